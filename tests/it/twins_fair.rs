@@ -55,7 +55,13 @@ enum What {
     Lose,
 }
 
-fn step() -> impl Strategy<Value = (i64, What)> {
+/// The weight of a tenant whose requests all have one.
+fn weight_of(tenant: u16) -> i64 {
+    i64::from(1 + 3 * (tenant % 2))
+}
+
+/// With `plain` most requests take the plain way of the script: they ask one bucket, and other requests of their tenant wait.
+fn step(plain: bool) -> BoxedStrategy<(i64, What)> {
     let spans = prop_oneof![
         40 => Just(0),
         20 => 0..60_000_i64,
@@ -77,9 +83,26 @@ fn step() -> impl Strategy<Value = (i64, What)> {
     let weight = prop_oneof![3 => Just(1_i64), 1 => 1..9_i64];
     let ask =
         (0..4_u16, weight, priority, 1..4_i64, limiters, prop::bool::weighted(0.1), cost, budget);
+    let plain_ask = (0..4_u16, 1..4_i64, prop_oneof![9 => Just(1), 1 => Just(2)]).prop_map(
+        |(tenant, gateway, cost)| (tenant, weight_of(tenant), 1, gateway, 0, false, cost, HOUR),
+    );
+    let many = (0..4_u16, 0..3_u8, 8..40_usize);
+    if plain {
+        let spans = prop_oneof![20 => Just(0), 60 => 0..60_000_i64, 1 => -200_000..0_i64];
+        let what = prop_oneof![
+            60 => plain_ask.prop_map(What::Ask),
+            10 => many.prop_map(|(t, _, n)| What::Many(t, 1, n)),
+            80 => Just(What::Next),
+            4 => (0..40_usize).prop_map(What::Confirm),
+            1 => ask.prop_map(What::Ask),
+            1 => (0..40_usize).prop_map(What::Leave),
+            1 => Just(What::Tenants(0)),
+        ];
+        return (spans, what).boxed();
+    }
     let what = prop_oneof![
         12 => ask.prop_map(What::Ask),
-        1 => (0..4_u16, 0..3_u8, 8..40_usize).prop_map(|(t, p, n)| What::Many(t, p, n)),
+        1 => many.prop_map(|(t, p, n)| What::Many(t, p, n)),
         3 => (0..40_usize).prop_map(What::Confirm),
         9 => Just(What::Next),
         2 => (0..40_usize).prop_map(What::Leave),
@@ -91,12 +114,12 @@ fn step() -> impl Strategy<Value = (i64, What)> {
         1 => (0..2_usize).prop_map(What::Forget),
         1 => (0..20_usize).prop_map(|it| if it == 0 { What::Lose } else { What::Tenants(it % 2) }),
     ];
-    (spans, what)
+    (spans, what).boxed()
 }
 
-fn rule() -> BoxedStrategy<Algorithm> {
-    let bucket =
-        (1..40_i64, 500_000..3_000_000_i64, 3..6_i64).prop_map(|(count, period, burst)| {
+fn rule(plain: bool) -> BoxedStrategy<Algorithm> {
+    let bucket = (1..40_i64, 500_000..3_000_000_i64, if plain { 2..4_i64 } else { 3..6_i64 })
+        .prop_map(|(count, period, burst)| {
             Algorithm::TokenBucket(TokenBucket::new(count, period, burst).expect("a rule"))
         });
     let sliding = (3..30_i64, 100_000..3_000_000_i64).prop_map(|(count, period)| {
@@ -105,6 +128,9 @@ fn rule() -> BoxedStrategy<Algorithm> {
     let fixed = (3..9_i64, 100_000..2_000_000_i64).prop_map(|(count, period)| {
         Algorithm::FixedWindow(FixedWindow::new(count, period).expect("a rule"))
     });
+    if plain {
+        return bucket.boxed();
+    }
     prop_oneof![3 => bucket, 1 => sliding, 1 => fixed].boxed()
 }
 
@@ -265,7 +291,7 @@ impl Sequence<'_> {
         match what {
             What::Ask(newcomer) => vec![self.ask(newcomer)],
             What::Many(tenant, priority, count) => {
-                let newcomer = (tenant, 1, priority, 1, 0, false, 1, 3_000_000);
+                let newcomer = (tenant, weight_of(tenant), priority, 1, 0, false, 1, 3_000_000);
                 (0..count).map(|_| self.ask(newcomer)).collect()
             }
             What::Confirm(i) if i < self.waiting.len() => {
@@ -418,8 +444,9 @@ fn memory_and_redis_share_slots_the_same_step_by_step() {
     let case = AtomicU64::new(0);
     let mut runner = TestRunner::new(ProptestConfig::default());
     let on_loss = prop_oneof![Just(OnLoss::Close), Just(OnLoss::Trust)];
-    let strategy = ([rule(), rule()], on_loss, vec(step(), 1..120));
-    let result = runner.run(&strategy, |(rules, on_loss, steps)| {
+    let steps =
+        any::<bool>().prop_flat_map(|plain| ([rule(plain), rule(plain)], vec(step(plain), 1..120)));
+    let result = runner.run(&(steps, on_loss), |((rules, steps), on_loss)| {
         let case = case.fetch_add(1, Relaxed);
         runtime.block_on(compare(&redis, case, rules, on_loss, steps))
     });

@@ -79,6 +79,7 @@ pub const SCRIPT: &str = concat!(
     include_str!("algorithm/plain.lua"),
     include_str!("algorithm/sliding_window/plain.lua"),
     include_str!("algorithm/packed.lua"),
+    include_str!("algorithm/fair/plain.lua"),
     include_str!("algorithm/lazy.lua"),
     include_str!("algorithm/state.lua"),
     include_str!("algorithm/opened.lua"),

@@ -8,7 +8,7 @@
 -- score -inf.
 
 if part == 67 then
-local concurrency = { kind = 67, args = 3, lease = true }
+local concurrency = { kind = 67, lease = true }
 
 local HOLDER, WAITER, PAUSED = '<i8i8', '<i8i8i8', '<c1i8I2'
 local CLAIM, MAX_QUEUE = 2000000, 100000
@@ -16,10 +16,10 @@ local FIRST = -4503599627370496
 
 local function plain(number) return string.format('%.0f', number) end
 
-function concurrency.rule(args, i)
+function concurrency.rule(entries, from)
   -- The number of the first of the two keys with the turns; 0 without turns.
-  local queue = tonumber(args[i + 2])
-  return { max = tonumber(args[i]), lease = tonumber(args[i + 1]), queue = queue > 0 and queue or nil }
+  local max, lease, queue, next = unpack_from('<ddd', entries, from)
+  return { max = max, lease = lease, queue = queue > 0 and queue or nil }, next
 end
 
 function concurrency.same(a, b) return a.max == b.max and a.lease == b.lease and a.queue == b.queue end

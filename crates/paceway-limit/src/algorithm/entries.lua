@@ -2,7 +2,8 @@
 --
 --   KEYS[k]   the states, and the epoch; on a cluster the keys of one call share a {hash tag}
 --   ARGV[1-3] those of plain.lua
---   ARGV[4..] the entries, each one of
+--   ARGV[4]   the entries in one string: the letter of an entry, numbers as doubles (8 bytes), and tenants after the double of
+--             their length; all little-endian. Absent if there is none. Each is one of
 --     D budget n, then n times: k kind cost enforce ARGS…    decide; ARGS are the horizon (how long after a loss of
 --                                                            data earlier grants can count) in µs, then the rule's
 --     T gateway number deadline, then as D                   the same with a ticket for concurrency permits; deadline
@@ -20,13 +21,14 @@
 --     P k kind ARGS…                                         look
 --     Z k kind span status ARGS…                             pause for `span` µs, and look
 --     M k kind most ARGS…                                    lower the level to `most`, and look
---   reply     that of plain.lua, then (ahead of an epoch) flat integers, for each entry one of
+--   reply     that of plain.lua, then integers in doubles, for each entry one of what follows. With tenants or a new epoch the
+--             reply is a list of this string, the names of the tenants, and the epoch
 --     D  1 at 0 bound remaining next reset_after, then n times: at whole ticks born aux
 --        0 at retry_after bound remaining next reset_after   refused; nothing is written
 --        2 at 0 bound remaining next reset_after deadline ask_after   waits for a concurrency permit
 --     Q, C  as D; the part of the w-th limiter is wait number 0 -1 0 if the request waits for its turn
 --     V     1 left | 0 it did not wait
---     N     n, then n times: name class weight waiting granted
+--     N     n, then n times: class weight waiting granted; the name is among the texts
 --     G, R, X  1 refunded, renewed, forgotten | 0 there was nothing | 2 refunded, and a waiter was notified
 --     P, Z, M  1 remaining next reset_after
 --     D, P, Z, M of a paused limiter  10 more, and after reset_after the µs that the pause still takes
@@ -34,68 +36,71 @@
 
 end
 
-local i = 4
-
-local function next_arg()
-  i = i + 1
-  return args[i - 1]
-end
+-- `from` is where the next entry, or the next part of one, begins (fair/plain.lua).
 
 local function next_number()
-  i = i + 1
-  return tonumber(args[i - 1])
+  local number
+  number, from = unpack_from('<d', entries, from)
+  return number
 end
 
--- The state that the rule at args[i] asks for, and the rule.
+-- The state that the next rule asks for.
 local function next_state(k, algorithm)
-  local horizon, rule = next_number(), algorithm.rule(args, i)
-  i = i + algorithm.args
-  return open(k, algorithm, rule, horizon), rule
+  local horizon, rule = next_number(), nil
+  rule, from = algorithm.rule(entries, from)
+  return open(k, algorithm, rule, horizon)
 end
 
--- The limiters of a request; and the number of a key with a foreign value.
-local function next_wants()
+-- The `n` limiters of a request; and the number of a key with a foreign value.
+local function next_wants(n)
   local wants, foreign = {}, nil
-  for w = 1, next_number() do
-    local k, algorithm = next_number(), lazy[next_number()]
-    local cost, enforce = next_number(), next_arg() == '1'
-    local state, rule = next_state(k, algorithm)
+  for w = 1, n do
+    local k, kind, cost, enforce, horizon, rule
+    k, kind, cost, enforce, horizon, from = unpack_from('<ddddd', entries, from)
+    local algorithm = lazy[kind]
+    rule, from = algorithm.rule(entries, from)
+    local state, enforces = open(k, algorithm, rule, horizon), enforce == 1
     if not state then foreign = foreign or k end
-    local is_permits = enforce and not algorithm.lease
-    wants[w] = { state = state, cost = cost, enforce = enforce, is_permits = is_permits, start = 0 }
-    if rule.queue then wants[w].turn = { class = next_number(), weight = next_number(), tenant = next_arg() } end
+    local is_permits = enforces and not algorithm.lease
+    wants[w] = { state = state, cost = cost, enforce = enforces, is_permits = is_permits, start = 0 }
+    if rule.queue then
+      local class, weight, tenant
+      class, weight, tenant, from = unpack_from('<dddc0', entries, from)
+      wants[w].turn = { class = class, weight = weight, tenant = tenant }
+    end
   end
   return wants, foreign
 end
 
-local function next_ticket()
-  return { gateway = next_number(), number = next_number(), deadline = next_number() }
-end
-
-while i <= #args do
-  local what = next_arg()
+while from <= #entries do
+  local what
+  what, from = unpack_from('<c1', entries, from)
   if what == 'D' or what == 'T' then
-    local ticket = what == 'T' and next_ticket() or nil
-    local budget = next_number()
-    local wants, foreign = next_wants()
+    local ticket, budget, n
+    if what == 'T' then
+      ticket = { gateway = next_number(), number = next_number(), deadline = next_number() }
+    end
+    budget, n, from = unpack_from('<dd', entries, from)
+    local wants, foreign = next_wants(n)
     if foreign then
       push(-1, foreign)
     else
       push_decided(wants, decide(wants, budget, ticket))
     end
   elseif what == 'Q' then
-    local k, w = next_number(), next_number()
+    local k, w, class, weight, tenant, gateway, number, deadline, budget, n
+    k, w, class, weight, tenant, gateway, number, deadline, budget, n, from = unpack_from('<dddddc0ddddd', entries, from)
+    local ticket = { gateway = gateway, number = number, deadline = deadline }
     local newcomer = {
-      class = next_number(), weight = next_number(), tenant = next_arg(), gateway = 0, ticket = 0, deadline = 0, like = '',
+      class = class, weight = weight, tenant = tenant, gateway = gateway, ticket = number, deadline = 0, like = '',
       cost = 0, at = 0, called = false, grants = '',
     }
-    local ticket, budget = next_ticket(), next_number()
-    newcomer.gateway, newcomer.ticket = ticket.gateway, ticket.number
-    local wants, foreign = next_wants()
+    local wants, foreign = next_wants(n)
     if foreign then push(-1, foreign) else lazy.steps.decide(k, w, newcomer, wants, budget, ticket) end
   elseif what == 'C' or what == 'V' then
-    local k, w, number = next_number(), next_number(), next_number()
-    local wants, foreign = next_wants()
+    local k, w, number, n
+    k, w, number, n, from = unpack_from('<dddd', entries, from)
+    local wants, foreign = next_wants(n)
     local step = lazy.steps[what == 'C' and 'confirm' or 'leave']
     if foreign then push(-1, foreign) else step(k, w, number, wants) end
   elseif what == 'N' then
@@ -167,5 +172,14 @@ for u = 1, #used do
   if state.opened and not state.algorithm.lease then lazy.adjust.publish(state) end
   save(state)
 end
-reply[#reply + 1] = new_epoch
-return reply
+
+-- Lua passes a few thousand arguments at most.
+for first = 1, #reply, 1000 do
+  local last = math.min(first + 999, #reply)
+  told = told .. pack('<' .. string.rep('d', last - first + 1), unpack(reply, first, last))
+end
+if not new_epoch and not texts then return told end
+texts = texts or {}
+table.insert(texts, 1, told)
+texts[#texts + 1] = new_epoch
+return texts

@@ -15,7 +15,7 @@
 -- each section period, asked, limit, since, source (8 bytes each), number of runs (4 bytes), and for each run
 -- first, last, count (8 bytes each); little-endian.
 if part == 70 then
-local fixed_window = { kind = 70, args = 2, lease = false, born_at = 4 }
+local fixed_window = { kind = 70, lease = false, born_at = 4 }
 
 local HEAD, SECTION, RUN = '<BBBi8i8', '<i8i8i8i8i8i4', '<i8i8i8'
 local MAX_SECTIONS, UNUSED, MOST, KNOWN_PAST = 4, 60000000, 1000000000000, 5000000
@@ -221,8 +221,9 @@ local function stored(raw)
   return sections, born, clock
 end
 
-function fixed_window.rule(args, i)
-  return { count = tonumber(args[i]), period = tonumber(args[i + 1]) }
+function fixed_window.rule(entries, from)
+  local count, period, next = unpack_from('<dd', entries, from)
+  return { count = count, period = period }, next
 end
 
 function fixed_window.same(a, b) return a.count == b.count and a.period == b.period end

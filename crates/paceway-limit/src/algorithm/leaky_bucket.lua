@@ -11,7 +11,7 @@ local function earliest(open, from, cost)
 end
 
 return {
-  kind = 76, args = 4, lease = false, born_at = 43, earliest = earliest, take = take, write = write, used_up = used_up,
+  kind = 76, lease = false, born_at = 43, earliest = earliest, take = take, write = write, used_up = used_up,
   read = function(raw, now, rule)
     local open = read(raw, now, rule)
     if open then open.longest_wait = rule.longest_wait end
@@ -23,13 +23,10 @@ return {
     local next = earliest(open, 0, 1)
     return next == 0 and 1 or 0, next, reset_after(open)
   end,
-  rule = function(args, i)
-    local longest_wait = tonumber(args[i + 3])
+  rule = function(entries, from)
+    local per, den, most, longest_wait, next = unpack_from('<dddd', entries, from)
     if longest_wait >= MAX_BUDGET then longest_wait = nil end
-    return {
-      per = tonumber(args[i]), den = tonumber(args[i + 1]), most = tonumber(args[i + 2]), saved = 1,
-      longest_wait = longest_wait,
-    }
+    return { per = per, den = den, most = most, saved = 1, longest_wait = longest_wait }, next
   end,
   same = function(a, b)
     return a.per == b.per and a.den == b.den and a.most == b.most and a.longest_wait == b.longest_wait

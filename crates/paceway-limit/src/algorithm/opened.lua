@@ -2,6 +2,8 @@
 -- use it.
 
 local states, used = {}, {}
+-- The classes of requests in names: Lua writes a number as slowly as it makes three functions.
+local CLASSES = { '1', '2', '3' }
 -- The queues of the call, by their KEYS: nil until one is opened.
 local queues
 

@@ -20,8 +20,8 @@
 --               entries.
 --
 -- All numbers are little-endian, and integers are in doubles: Lua's numbers are doubles, and eight single
--- bytes take eight times as long. If nothing takes the long way the reply is this string, else a list that
--- begins with it. Such a list ends in the epoch when the gateway does not know that one.
+-- bytes take eight times as long. The replies to the entries follow in the same string (entries.lua). When the gateway does not
+-- know the epoch, the reply is a list of this string and the epoch.
 
 local now = tonumber(ARGV[1])
 if now < 0 then
@@ -37,21 +37,25 @@ local function value_of(key)
   return ''
 end
 
--- The arguments of the long way, and its reply.
-local args, reply = ARGV, {}
 local pack, unpack_from, floor, call = struct.pack, struct.unpack, math.floor, redis.call
 local plain, groups, windows, at = ARGV[2], 0, 0, nil
 if plain ~= '' then groups, windows, at = unpack_from('<I2I2', plain) end
 
+-- The epoch, the states of the groups, and without groups that of a first entry with turns (fair/plain.lua).
 local epoch, states
+local reads, letter = groups, nil
 if groups == 0 then
+  letter = string.byte(ARGV[4] or '')
+  if letter == 81 or letter == 67 then reads = 1 end
+end
+if reads == 0 then
   epoch = value_of(KEYS[1])
 else
-  states = redis.pcall('MGET', unpack(KEYS, 1, groups + 1))
+  states = redis.pcall('MGET', unpack(KEYS, 1, reads + 1))
   if states.err then
     -- The user may not read many keys at once.
     states = {}
-    for k = 1, groups + 1 do states[k] = value_of(KEYS[k]) end
+    for k = 1, reads + 1 do states[k] = value_of(KEYS[k]) end
   end
   epoch = states[1]
 end
@@ -61,7 +65,7 @@ if epoch ~= ARGV[3] or epoch == '' then
 end
 if string.byte(epoch) == 76 then lost_at = tonumber(string.sub(epoch, 2)) end
 
--- The numbers of the reply, and how many; and the arguments of those that take the long way.
+-- The numbers of the reply, and how many; and the entries of those that take the long way.
 local said, n, long = { now, 0, 0, 0, 0, 0, 0, 0 }, 1, nil
 
 if groups > 0 then
@@ -134,14 +138,12 @@ if groups > 0 then
     said[n + 1], said[n + 2], said[n + 3] = admitted, tail, born
     n = n + 3
     if admitted < 0 then
-      long = long or { ARGV[1], '', '' }
       local _, kind, per, _, most = unpack_from('<BBi8i8i8', head)
       for i = 0, count - 1 do
         local budget = least
         if least < greatest then budget = unpack_from('<d', plain, budgets + 8 * i) end
-        for _, arg in ipairs({ 'D', budget, 1, k + 1, kind, length / per, '1', horizon, per, den, most }) do
-          long[#long + 1] = arg
-        end
+        long = (long or '')
+          .. pack('<c1dddddddddd', 'D', budget, 1, k + 1, kind, length / per, 1, horizon, per, den, most)
       end
     end
   end

@@ -1,4 +1,6 @@
--- The numbers of a reply, as entries.lua lists them.
+-- The numbers of a reply, as entries.lua lists them, and the texts among them. There is room for the numbers of one entry at
+-- once: a table that grows number by number is copied again and again.
+local reply, texts = { nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil }, nil
 
 local function push(a, b)
   reply[#reply + 1] = a

@@ -45,11 +45,11 @@ local function level(open)
 end
 
 return {
-  kind = 84, args = 3, lease = false, names = 'aux', born_at = 43, earliest = earliest, take = take, level = level,
+  kind = 84, lease = false, names = 'aux', born_at = 43, earliest = earliest, take = take, level = level,
   read = read, write = write, used_up = used_up, refund = refund, promised_after = promised_after,
-  rule = function(args, i)
-    local per, den, most = tonumber(args[i]), tonumber(args[i + 1]), tonumber(args[i + 2])
-    return { per = per, den = den, most = most, saved = most }
+  rule = function(entries, from)
+    local per, den, most, next = unpack_from('<ddd', entries, from)
+    return { per = per, den = den, most = most, saved = most }, next
   end,
   same = function(a, b) return a.per == b.per and a.den == b.den and a.most == b.most end,
   ramp = function(rule) return rule.per, rule.den, rule.most end,

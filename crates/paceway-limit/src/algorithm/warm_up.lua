@@ -15,7 +15,7 @@
 -- tail and its coldness. WarmUp::new keeps every sum below 2^53.
 
 if part == 87 then
-local warm_up = { kind = 87, args = 5, lease = false, born_at = 59 }
+local warm_up = { kind = 87, lease = false, born_at = 59 }
 
 local HEAD, HOLE = '<BBi8i8i8i8i8i8i8i8i8i8', '<i8i8i8'
 function warm_up.used_up(rule, now, _, to)
@@ -122,11 +122,9 @@ local function converted(tail, cold, old, new)
   return tail, math.min(cold, new.window)
 end
 
-function warm_up.rule(args, i)
-  return with_curve({
-    per = tonumber(args[i]), den = tonumber(args[i + 1]), most = tonumber(args[i + 2]),
-    window = tonumber(args[i + 3]), factor = tonumber(args[i + 4]),
-  })
+function warm_up.rule(entries, from)
+  local per, den, most, window, factor, next = unpack_from('<ddddd', entries, from)
+  return with_curve({ per = per, den = den, most = most, window = window, factor = factor }), next
 end
 
 function warm_up.same(a, b)

@@ -169,7 +169,7 @@ return function(q, id, refund)
   queue.forget_overdue(q)
   local own = stored.request(q, id)
   if not own then return nil end
-  if not own.called then stored.fetch(q, { 't' .. own.class .. own.tenant, 'g' .. stored.id(own.gateway) }) end
+  if not own.called then stored.fetch(q, { 't' .. CLASSES[own.class] .. own.tenant, 'g' .. stored.id(own.gateway) }) end
   local _, count = stored.gateway(q, own.gateway)
   stored.put_gateway(q, own.gateway, now, count)
   q.changed = true

@@ -6,7 +6,8 @@ local GRANT = '<dddd'
 
 -- The text by which requests are alike: the cost at the queue's limiter, and the costs and keys of the other limiters.
 local function like_of(wants, at)
-  local like = string.format('%.0f', wants[at].cost)
+  local cost = wants[at].cost
+  local like = cost == 1 and '1' or string.format('%.0f', cost)
   for w = 1, #wants do
     local want = wants[w]
     if w ~= at and want.is_permits then like = like .. string.format(' %.0f ', want.cost) .. want.state.key end
@@ -89,7 +90,7 @@ end
 -- Decides a request that takes its turn at the limiter of want `at`.
 local function decide_in_turn(k, at, newcomer, wants, budget, ticket)
   local own, cost = wants[at].state, wants[at].cost
-  local fields = { 't' .. newcomer.class .. newcomer.tenant, 'g' .. stored.id(newcomer.gateway) }
+  local fields = { 't' .. CLASSES[newcomer.class] .. newcomer.tenant, 'g' .. stored.id(newcomer.gateway) }
   local q = open(k, own.horizon, fields, wants)
   if not q then return end
   if budget > MAX_BUDGET then budget = MAX_BUDGET end
@@ -183,7 +184,12 @@ local function tenants(k, horizon)
   if not q then return end
   local known = lazy.tenants.known(q)
   push(#known)
-  for _, tenant in ipairs(known) do push_part(tenant) end
+  texts = texts or {}
+  for _, tenant in ipairs(known) do
+    texts[#texts + 1] = tenant.name
+    push(tenant.class, tenant.weight)
+    push(tenant.waiting, tenant.granted)
+  end
 end
 return { decide = decide_in_turn, confirm = confirm, leave = leave, tenants = tenants }
 end

@@ -94,7 +94,7 @@ local function put(q, field, raw)
 end
 
 local function tenant(q, class, name)
-  local member = class .. name
+  local member = CLASSES[class] .. name
   local it = q.tenants[member]
   if it == nil then
     local raw = get(q, 't' .. member)
@@ -110,7 +110,7 @@ local function tenant(q, class, name)
 end
 
 local function put_tenant(q, class, name, it)
-  local member = class .. name
+  local member = CLASSES[class] .. name
   q.tenants[member] = it or false
   put(q, 't' .. member, it and pack(TENANT, it.weight, it.start, it.waiting, it.granted, it.head, it.head_cost, it.tail))
 end

@@ -68,9 +68,9 @@ local function span(weight, cost) return (cost > MOST and MOST or cost) * -floor
 local function enter(q, class, name, tenant)
   local c, start = q[class], tenant.start
   if start <= c.now then
-    stored.set_score(q, base(class, STARTED) + start + span(tenant.weight, tenant.head_cost), class .. name)
+    stored.set_score(q, base(class, STARTED) + start + span(tenant.weight, tenant.head_cost), CLASSES[class] .. name)
   else
-    stored.set_score(q, base(class, LATER) + start, class .. name)
+    stored.set_score(q, base(class, LATER) + start, CLASSES[class] .. name)
     if start < c.next then c.next = start end
   end
   c.started = false
@@ -116,20 +116,20 @@ local function left(q, class, name, tenant)
   end
   c.weight = c.weight - tenant.weight
   if c.weight == 0 then
-    local members = { class .. name }
+    local members = { CLASSES[class] .. name }
     if c.tenants > 1 then members = between(q, class, STARTED, IDLE) end
     lazy.tenants.remove(q, class, members)
     c.now, c.passed, c.tenants, c.next = 0, 0, 0, math.huge
   elseif tenant.start <= c.now then
-    lazy.tenants.remove(q, class, { class .. name })
+    lazy.tenants.remove(q, class, { CLASSES[class] .. name })
   else
     stored.put_tenant(q, class, name, tenant)
-    stored.set_score(q, base(class, IDLE) + tenant.start, class .. name)
+    stored.set_score(q, base(class, IDLE) + tenant.start, CLASSES[class] .. name)
     c.started = false
   end
 end
 
--- Takes a request out of those of its tenant. Its own links are deleted when the queue forgets it.
+-- Takes a request out of those of its tenant. The queue deletes the links of the request when it forgets it.
 local function take(q, id, tenant)
   local next, cost = stored.next_of(q, id)
   local previous = stored.previous_of(q, id)

@@ -148,10 +148,7 @@ for _ = 1, windows do
   if admitted < 0 then
     is_long = is_long or {}
     is_long[k] = true
-    long = long or { ARGV[1], '', '' }
-    for _, arg in ipairs({ 'D', budget, 1, k, 83, cost, '1', horizon, count, span, grain }) do
-      long[#long + 1] = arg
-    end
+    long = (long or '') .. pack('<c1dddddddddd', 'D', budget, 1, k, 83, cost, 1, horizon, count, span, grain)
   end
   said[n + 1], said[n + 2], said[n + 3], said[n + 4] = admitted, wait, left, next
   said[n + 5], said[n + 6], said[n + 7] = reset_after, slot, born

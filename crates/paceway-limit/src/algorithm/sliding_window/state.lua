@@ -20,13 +20,14 @@
 -- `others`. A long ring is read and written in pieces: a decision costs the same whatever its count.
 
 if part == 83 then
-local sliding_window = { kind = 83, args = 3, lease = false }
+local sliding_window = { kind = 83, lease = false }
 
 local HEAD = '<BBi8i8i8i8i8i8i8i8i8i8i4i4I2I2'
 local MAX_OTHERS, FAR = 3, EXACT / 8
 
-function sliding_window.rule(args, i)
-  return { count = tonumber(args[i]), span = tonumber(args[i + 1]), grain = tonumber(args[i + 2]) }
+function sliding_window.rule(entries, from)
+  local count, span, grain, next = unpack_from('<ddd', entries, from)
+  return { count = count, span = span, grain = grain }, next
 end
 
 function sliding_window.same(a, b)

@@ -28,20 +28,20 @@ impl ScriptCall<'_> {
     /// Reads the script's reply: a reply for each entry, and the epoch if it is not the expected one; `None` if the script
     /// cannot have sent this.
     pub(super) fn read(&self, reply: &Value) -> Option<(Vec<Reply>, Option<Epoch>)> {
-        let (packed, numbers) = match reply {
+        let (packed, texts) = match reply {
             Value::BulkString(packed) => (packed, &[][..]),
             Value::Array(list) => match &**list {
-                [Value::BulkString(packed), numbers @ ..] => (packed, numbers),
+                [Value::BulkString(packed), texts @ ..] => (packed, texts),
                 _ => return None,
             },
             _ => return None,
         };
-        let (epoch, numbers) = match numbers {
-            [numbers @ .., Value::BulkString(epoch)] => (Some(Epoch::parse(epoch)?), numbers),
-            numbers => (None, numbers),
-        };
-        let (mut steps, windows) = self.read_plain(packed)?;
-        let mut numbers = Numbers(numbers.iter());
+        let (packed, rest) = packed.as_chunks();
+        if !rest.is_empty() {
+            return None;
+        }
+        let mut numbers = Numbers { numbers: packed.iter(), texts: texts.iter() };
+        let (mut steps, windows) = self.read_plain(&mut numbers)?;
         let mut long = Vec::new();
         // The groups and the windows that were decided entry by entry come first.
         let ways = self.entries.iter().zip(&self.plain.ways).enumerate();
@@ -72,19 +72,22 @@ impl ScriptCall<'_> {
             });
         }
         let agreed = steps.iter().flatten().all(|step| step.admitted == 0);
-        (numbers.0.len() == 0 && agreed).then_some((replies, epoch))
+        let epoch = match numbers.texts.as_slice() {
+            [] => None,
+            [Value::BulkString(epoch)] => Some(Epoch::parse(epoch)?),
+            _ => return None,
+        };
+        (numbers.numbers.len() == 0 && agreed).then_some((replies, epoch))
     }
 
     /// Reads the state of each group's bucket before the call, and the decision about each window; `None` for one that was
     /// decided entry by entry.
-    fn read_plain(&self, packed: &[u8]) -> Option<PlainReply> {
+    fn read_plain(&self, numbers: &mut Numbers<'_>) -> Option<PlainReply> {
         let plain = &self.plain;
         if plain.groups.is_empty() && plain.windows.is_empty() {
-            return packed.is_empty().then(PlainReply::default);
+            return Some(PlainReply::default());
         }
-        let (numbers, rest) = packed.as_chunks::<8>();
-        let mut numbers = numbers.iter().map(|bytes| integer(f64::from_le_bytes(*bytes)));
-        let mut next = || numbers.next().flatten();
+        let mut next = || numbers.next();
         let now = next()?;
         let mut steps = Vec::with_capacity(plain.groups.len());
         for group in &plain.groups {
@@ -117,7 +120,7 @@ impl ScriptCall<'_> {
                 Decision::new(Reserved { at, retry_after, bound_by, level, parts, queued })
             }));
         }
-        (numbers.next().is_none() && rest.is_empty()).then_some((steps, windows))
+        Some((steps, windows))
     }
 
     fn read_one(&self, entry: &Entry, numbers: &mut Numbers<'_>) -> Option<Reply> {
@@ -185,21 +188,21 @@ impl Replies {
     }
 }
 
-struct Numbers<'r>(std::slice::Iter<'r, Value>);
+/// The integers of a reply, each in the eight bytes of a double, and the texts that belong to some of them.
+struct Numbers<'r> {
+    numbers: std::slice::Iter<'r, [u8; 8]>,
+    texts: std::slice::Iter<'r, Value>,
+}
 
 // === impl Numbers ===
 
 impl Numbers<'_> {
     fn next(&mut self) -> Option<i64> {
-        match self.0.next()? {
-            Value::Int(number) => Some(*number),
-            _ => None,
-        }
+        integer(f64::from_le_bytes(*self.numbers.next()?))
     }
 
-    /// A text among the numbers.
     fn text(&mut self) -> Option<&str> {
-        match self.0.next()? {
+        match self.texts.next()? {
             Value::BulkString(text) => str::from_utf8(text).ok(),
             _ => None,
         }

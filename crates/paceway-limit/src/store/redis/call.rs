@@ -29,8 +29,10 @@ pub(super) struct ScriptCall<'e> {
     numbers: HashMap<&'e str, usize>,
     /// The numbers of the keys of queues, by the keys of their limiters.
     queues: HashMap<&'e str, usize>,
-    /// The words after the keys: the instant, those of the plain way, the expected epoch, and the other entries.
+    /// The words after the keys: the instant, those of the plain way, and the expected epoch.
     args: Cmd,
+    /// The other entries, as `entries.lua` reads them.
+    packed: Vec<u8>,
 }
 
 // === impl ScriptCall ===
@@ -54,12 +56,12 @@ impl<'e> ScriptCall<'e> {
             keys,
             numbers: HashMap::default(),
             queues: HashMap::default(),
-            args: Cmd::with_capacity(16, 128),
+            args: Cmd::with_capacity(3, 64),
+            packed: Vec::new(),
         };
-        call.number(now.unwrap_or(-1));
-        let packed = call.plain.packed();
-        call.word(&packed);
-        call.word(expected.word().as_bytes());
+        call.args.arg(now.unwrap_or(-1));
+        call.args.write_arg(&call.plain.packed());
+        call.args.write_arg(expected.word().as_bytes());
         for (i, entry) in entries.iter().enumerate() {
             if matches!(call.plain.ways[i], Way::Long) {
                 call.push(entry);
@@ -80,7 +82,8 @@ impl<'e> ScriptCall<'e> {
             words.clone().map(|word| if let Arg::Simple(word) = word { word.len() } else { 0 });
         let keys = self.keys.iter().map(|key| key.len()).sum::<usize>();
         let length = 16 + script.len() + self.epoch.len() + keys + bytes.sum::<usize>();
-        let mut command = Cmd::with_capacity(4 + self.keys.len() + words.len(), length);
+        let length = length + self.packed.len();
+        let mut command = Cmd::with_capacity(5 + self.keys.len() + words.len(), length);
         command.write_arg(by.as_bytes());
         command.write_arg(script.as_bytes());
         command.arg(self.keys.len() + 1);
@@ -91,6 +94,9 @@ impl<'e> ScriptCall<'e> {
                 command.write_arg(word);
             }
         }
+        if !self.packed.is_empty() {
+            command.write_arg(&self.packed);
+        }
         command
     }
 
@@ -98,13 +104,13 @@ impl<'e> ScriptCall<'e> {
         match entry {
             Entry::Reserve { checks, budget, ticket: Some(ticket) } => {
                 match of_queue(checks).and_then(|q| Some((q, checks[q].turn.as_ref()?))) {
-                    None => self.word(b"T"),
+                    None => self.packed.push(b'T'),
                     Some((q, turn)) => {
-                        self.word(b"Q");
+                        self.packed.push(b'Q');
                         self.queue(checks, q);
                         self.number(turn.priority as i64 + 1);
                         self.number(turn.weight);
-                        self.word(turn.tenant.as_bytes());
+                        self.text(turn.tenant.as_bytes());
                     }
                 }
                 let Ticket { gateway, number, deadline } = *ticket;
@@ -112,12 +118,12 @@ impl<'e> ScriptCall<'e> {
                 self.checks(checks);
             }
             Entry::Reserve { checks, budget, ticket: None } => {
-                self.word(b"D");
+                self.packed.push(b'D');
                 self.number(*budget);
                 self.checks(checks);
             }
             Entry::Refund { check, grant } => {
-                self.word(b"G");
+                self.packed.push(b'G');
                 self.head(check);
                 for number in [check.cost, grant.whole, grant.ticks, grant.born, grant.aux] {
                     self.number(number);
@@ -125,39 +131,39 @@ impl<'e> ScriptCall<'e> {
                 self.rule(check);
             }
             Entry::Renew { check, grant } => {
-                self.word(b"R");
+                self.packed.push(b'R');
                 self.head(check);
                 self.number(grant.whole);
                 self.number(grant.ticks);
                 self.rule(check);
             }
             Entry::Forget { check } => {
-                self.word(b"X");
+                self.packed.push(b'X');
                 self.head(check);
                 self.rule(check);
             }
-            Entry::Confirm { checks, place } => self.push_place(b"C", checks, *place),
-            Entry::Leave { checks, place } => self.push_place(b"V", checks, *place),
+            Entry::Confirm { checks, place } => self.push_place(b'C', checks, *place),
+            Entry::Leave { checks, place } => self.push_place(b'V', checks, *place),
             Entry::Tenants { check } => {
-                self.word(b"N");
+                self.packed.push(b'N');
                 self.queue_of(check);
                 // The turns at a concurrency limiter are not lost with other data.
                 self.number(if check.is_lease() { -1 } else { horizon(check) });
             }
             Entry::Look { check } => {
-                self.word(b"P");
+                self.packed.push(b'P');
                 self.head(check);
                 self.rule(check);
             }
             Entry::Pause { check, pause } => {
-                self.word(b"Z");
+                self.packed.push(b'Z');
                 self.head(check);
                 self.number(pause.span.clamp(0, MAX_PAUSE));
                 self.number(pause.status.into());
                 self.rule(check);
             }
             Entry::Lower { check, remaining } => {
-                self.word(b"M");
+                self.packed.push(b'M');
                 self.head(check);
                 self.number((*remaining).max(0));
                 self.rule(check);
@@ -165,8 +171,8 @@ impl<'e> ScriptCall<'e> {
         }
     }
 
-    fn push_place(&mut self, step: &[u8], checks: &'e Checks, place: Place) {
-        self.word(step);
+    fn push_place(&mut self, step: u8, checks: &'e Checks, place: Place) {
+        self.packed.push(step);
         self.queue(checks, of_queue(checks).unwrap_or_default());
         self.number(place.0.cast_signed());
         self.checks(checks);
@@ -186,7 +192,7 @@ impl<'e> ScriptCall<'e> {
                 };
                 self.number(turn.priority as i64 + 1);
                 self.number(turn.weight);
-                self.word(turn.tenant.as_bytes());
+                self.text(turn.tenant.as_bytes());
             }
         }
     }
@@ -197,8 +203,10 @@ impl<'e> ScriptCall<'e> {
         self.number(q as i64 + 1);
     }
 
-    /// Writes the number of the first key of a limiter's queue. The other one follows it.
+    /// Writes the number of the first key of a limiter's queue. The other one follows it. The key of the limiter comes before
+    /// them, so that the script can read the state of the first entry with the epoch.
     fn queue_of(&mut self, check: &'e Check) {
+        self.key(check);
         let next = self.keys.len();
         let number = *self.queues.entry(&check.key).or_insert(next);
         if number == next {
@@ -208,14 +216,20 @@ impl<'e> ScriptCall<'e> {
         self.number(number as i64 + 2);
     }
 
-    fn head(&mut self, check: &'e Check) {
+    /// Returns the number of the key of a limiter.
+    fn key(&mut self, check: &'e Check) -> i64 {
         let next = self.keys.len();
         let number = *self.numbers.entry(&check.key).or_insert(next);
         if number == next {
             self.keys.push(Cow::Borrowed(&check.key));
         }
         // Lua counts from 1, and the epoch's key is the first.
-        self.number(number as i64 + 2);
+        number as i64 + 2
+    }
+
+    fn head(&mut self, check: &'e Check) {
+        let number = self.key(check);
+        self.number(number);
         self.number(check.algorithm.letter().into());
     }
 
@@ -229,12 +243,13 @@ impl<'e> ScriptCall<'e> {
         }
     }
 
-    fn word(&mut self, word: &[u8]) {
-        self.args.write_arg(word);
+    fn text(&mut self, text: &[u8]) {
+        self.number(text.len() as i64);
+        self.packed.extend_from_slice(text);
     }
 
     fn number(&mut self, number: i64) {
-        self.args.arg(number);
+        self.packed.extend_from_slice(&(number as f64).to_le_bytes());
     }
 }
 

@@ -47,15 +47,14 @@ local function permits_between(q, class, name, weight)
   return 1 + math.max(ceil_div(others, math.min(math.max(weight, 1), MAX_WEIGHT)), 1)
 end
 
--- The tenants with waiting requests, and those that are ahead of their shares: name, class, weight, number of waiting
--- requests, permits granted.
+-- The tenants with waiting requests, and those that are ahead of their shares, with their names and classes.
 local function known(q)
   local known, members = {}, {}
   if not q.is_new then members = stored.ordered(q, 'ZRANGEBYSCORE', '-inf', '(0') end
   for _, member in ipairs(members) do
     local class, name = tonumber(string.sub(member, 1, 1)), string.sub(member, 2)
     local tenant = stored.tenant(q, class, name)
-    if tenant then known[#known + 1] = { name, class, tenant.weight, tenant.waiting, tenant.granted } end
+    if tenant then tenant.name, tenant.class, known[#known + 1] = name, class, tenant end
   end
   return known
 end
