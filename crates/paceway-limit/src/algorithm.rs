@@ -71,8 +71,9 @@ pub const MAX_HOLES: usize = 2048;
 /// share one Redis.
 pub const STATE_VERSION: u8 = 1;
 
-/// The Redis script in its order: the short way of plain requests, the twins of all the rules here, the loop
-/// over the limiters of a request, and the loop over the entries of a call.
+/// The Redis script in its order: the plain ways of most requests; the functions of the long way that nearly every
+/// decision needs; from `make.lua` on the parts that are made when they are needed (`lazy.lua`), in any order; and the
+/// loop over the entries of a call.
 pub const SCRIPT: &str = concat!(
     include_str!("algorithm/common.lua"),
     include_str!("algorithm/epoch.lua"),
