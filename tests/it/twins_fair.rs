@@ -83,15 +83,16 @@ fn step(plain: bool) -> BoxedStrategy<(i64, What)> {
     let weight = prop_oneof![3 => Just(1_i64), 1 => 1..9_i64];
     let ask =
         (0..4_u16, weight, priority, 1..4_i64, limiters, prop::bool::weighted(0.1), cost, budget);
-    let plain_ask = (0..4_u16, 1..4_i64, prop_oneof![9 => Just(1), 1 => Just(2)]).prop_map(
-        |(tenant, gateway, cost)| (tenant, weight_of(tenant), 1, gateway, 0, false, cost, HOUR),
-    );
+    let plain_ask = (0..4_u16, 0..6_u8, 1..4_i64, prop_oneof![9 => Just(1), 1 => Just(2)])
+        .prop_map(|(tenant, priority, gateway, cost)| {
+            (tenant, weight_of(tenant), priority.clamp(1, 3) - 1, gateway, 0, false, cost, HOUR)
+        });
     let many = (0..4_u16, 0..3_u8, 8..40_usize);
     if plain {
         let spans = prop_oneof![20 => Just(0), 60 => 0..60_000_i64, 1 => -200_000..0_i64];
         let what = prop_oneof![
             60 => plain_ask.prop_map(What::Ask),
-            10 => many.prop_map(|(t, _, n)| What::Many(t, 1, n)),
+            10 => many.prop_map(|(t, p, n)| What::Many(t, p.max(1), n)),
             80 => Just(What::Next),
             4 => (0..40_usize).prop_map(What::Confirm),
             1 => ask.prop_map(What::Ask),

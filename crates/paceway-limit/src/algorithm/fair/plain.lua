@@ -1,9 +1,8 @@
 -- The plain way of requests that take turns at one token bucket alone: one that joins a queue in which others wait, and one that
 -- confirms its slot. The decisions, and the values that they leave, are those of the other files of this folder, which explain
 -- them; stored.lua describes the keys. Whatever is not that plain takes the long way, with all later entries of the call: holes
--- and gates, bookings and free permits, the first and the last request of a queue, several priorities at once, requests that make
--- room for others, and gateways that may have died. A function that is made costs more than one that is called, so that this has
--- none.
+-- and gates, bookings and free permits, the first and the last request of a queue and of a priority, requests that make room for
+-- others, and gateways that may have died. A function that is made costs more than one that is called, so that this has none.
 
 -- Where the next entry begins (entries.lua), and its letter.
 local from = 1
@@ -15,7 +14,7 @@ local STATE = '<BBi8i8i8i8i8i8i8'
 -- The places of what `m` has. The five of a class begin with the virtual time.
 local BORN, LAST, LEN, FIRST, EXPIRES, NEXT_LOOK, BOOKED, ROOM = 2, 3, 4, 5, 6, 7, 23, 26
 local VIRTUAL, WEIGHT, PASSED, TENANTS, LATER = 3, 4, 5, 6, 7
-local MAX_WAITING, MAX_TENANTS, MAX_WEIGHT, PIECE, PERMIT, MOST = 10000, 1024, 1000, 16, 1000000, 1000000
+local MAX_WAITING, MAX_TENANTS, MAX_WEIGHT, PIECE, PERMIT, MOST, PATIENCE = 10000, 1024, 1000, 16, 1000000, 1000000, 19
 local OVERDUE, LIFE, AHEAD, LOOK_EVERY, LEASE = 1000000, 60000000, 50000, 500000, 10000000
 -- The state of the first entry has been read with the epoch.
 local is_first = groups == 0
@@ -136,10 +135,16 @@ repeat
         heard = call('HGET', hash, gateway_field)
         if not heard then break end
       else
-        -- Permits that pass other priorities are not counted here.
-        local c, base = 5 * class, (class * 3 - 12) * 2 ^ 49
+        if instant - now > AHEAD then break end
+        -- The highest priority with a waiting request, and the one whose turn it is.
+        local highest = m[WEIGHT + 5] > 0 and 1 or m[WEIGHT + 10] > 0 and 2 or 3
+        local turn = highest
+        for lower = highest + 1, 3 do
+          local passed = m[PASSED + 5 * lower]
+          if passed >= PATIENCE and (turn == highest or passed >= m[PASSED + 5 * turn]) then turn = lower end
+        end
+        local c, base = 5 * turn, (turn * 3 - 12) * 2 ^ 49
         local virtual, later, weights = m[VIRTUAL + c], m[LATER + c], m[WEIGHT + c]
-        if instant - now > AHEAD or m[WEIGHT + 5] + m[WEIGHT + 10] + m[WEIGHT + 15] > weights then break end
         -- The tenants that start now.
         scores = { nil, nil, nil, nil, nil, nil, nil, nil }
         local first = call('ZRANGEBYSCORE', order, base, base + 2 ^ 49 - 1, 'LIMIT', 0, 1)[1]
@@ -198,8 +203,8 @@ repeat
           next, previous = its_values[2], its_values[3]
           local gateway_, ticket_, deadline_, at_, cost_, _, _, name_, like_, grants_ = unpack_from(REQUEST, its_values[1])
           other = {
-            id = its_id, gateway = gateway_, ticket = ticket_, deadline = deadline_, at = at_, cost = cost_, name = name_,
-            grants = string.sub(its_values[1], grants_) }
+            id = its_id, gateway = gateway_, ticket = ticket_, deadline = deadline_, at = at_, cost = cost_, class = turn,
+            name = name_, grants = string.sub(its_values[1], grants_) }
           if like_ ~= like or at_ <= instant or at_ > deadline then break end
           if gateway_ ~= gateway then
             local its_heard = call('HGET', hash, 'g' .. pack('>d', gateway_))
@@ -215,7 +220,8 @@ repeat
         if start > virtual + 2 ^ 46 then start = virtual + 2 ^ 46 end
         virtual = virtual + floor(its_cost * PERMIT / (weights > 1 and weights or 1))
         if virtual >= 2 ^ 47 then break end
-        granted = granted + (other and other.cost or cost)
+        local passing = other and other.cost or cost
+        granted = granted + passing
         if waiting == 1 then
           m[WEIGHT + c], head, head_cost, last = weights - weight, 0, 0, 0
         else
@@ -237,7 +243,18 @@ repeat
           scores[to + 1], scores[to + 2] = score, member
           set[3], set[4] = 't' .. member, pack(TENANT, weight, start, waiting - 1, granted, head, head_cost, last)
         end
-        m[VIRTUAL + c], m[LATER + c], m[PASSED + 5], m[PASSED + 10], m[PASSED + 15] = virtual, later, 0, 0, 0
+        m[VIRTUAL + c], m[LATER + c] = virtual, later
+        for one = 1, 3 do
+          local i = PASSED + 5 * one
+          if one <= highest or m[WEIGHT + 5 * one] <= 0 then
+            m[i] = 0
+          elseif one == turn then
+            local most = PATIENCE * passing
+            m[i] = m[i] < most and m[i] - most or 0
+          else
+            m[i] = m[i] + passing
+          end
+        end
       end
 
       _, waits = unpack_from(LINK, heard)
@@ -247,7 +264,7 @@ repeat
         local to = #scores
         scores[to + 1], scores[to + 2], scores[to + 3], scores[to + 4] = instant, other.id, other.at, id
         set[s + 1], set[s + 2] = 'r' .. other.id, pack(REQUEST, other.gateway, other.ticket, other.deadline, instant, other.cost,
-          class, 1, #other.name, other.name, #like, like) .. string.sub(own, grants)
+          other.class, 1, #other.name, other.name, #like, like) .. string.sub(own, grants)
         set[s + 3], set[s + 4] = 'r' .. id, pack(REQUEST, gateway, ticket, deadline, other.at, cost, class, 0, #name, name,
           #like, like) .. other.grants
         set[s + 5], set[s + 6] = gateway_field, pack(LINK, now, waits)
