@@ -5,6 +5,7 @@ use super::{
     Grant, Level, MAX_BUDGET, Micros, Open,
     concurrency::{Queued, RETRY, Ticket},
     gate::OpenGate,
+    token_bucket::BlockAsk,
 };
 use smallvec::SmallVec;
 
@@ -107,6 +108,23 @@ pub fn decide(wants: &mut [Want<'_>], budget: Micros, ticket: Option<Ticket>) ->
         tightest(wants, &mut reserved);
     }
     reserved
+}
+
+/// Decides one request against one limiter, and takes a block for it and the next ones if the limiter gives one: then the
+/// second value says for how long from now its first permits can be used, µs. A paused limiter gives none.
+pub fn decide_with_block(
+    want: Want<'_>,
+    budget: Micros,
+    ask: BlockAsk,
+) -> (Reserved, Option<Micros>) {
+    if let (Open::TokenBucket(open), None, true) = (&mut *want.open, &want.gate, want.enforce)
+        && let Some((grant, usable)) = open.take_block(want.cost, ask)
+    {
+        let (level, parts) = (open.level(), Some(smallvec::smallvec![Part { at: 0, grant }]));
+        let (retry_after, bound_by, queued) = (0, 0, None);
+        return (Reserved { at: 0, retry_after, bound_by, level, parts, queued }, Some(usable));
+    }
+    (decide(&mut [want], budget, None), None)
 }
 
 /// Binds a request that no limiter delayed to the rate limiter that has the fewest permits left; among equals

@@ -13,7 +13,10 @@
 //! Instants are whole µs and intervals are not, so `at` is rounded up, and the law holds for every half-open
 //! interval of whole µs.
 
+mod block;
+
 pub use super::timeline::State;
+pub use block::BlockAsk;
 
 use super::{
     DataLoss, Grant, Level, MAX_BUDGET, Micros, ceil_div,

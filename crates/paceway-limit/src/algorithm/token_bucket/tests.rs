@@ -1,3 +1,4 @@
+mod blocks;
 mod laws;
 
 use super::*;

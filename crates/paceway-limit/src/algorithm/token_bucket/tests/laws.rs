@@ -33,7 +33,7 @@ fn any() -> impl Strategy<Value = TokenBucket> {
 }
 
 /// The law itself: in no half-open interval `[a, a + t)` of whole µs more than `burst + t·den/per`.
-fn obeys(rule: TokenBucket, grants: &mut [(Micros, i64)]) -> bool {
+pub(super) fn obeys(rule: TokenBucket, grants: &mut [(Micros, i64)]) -> bool {
     grants.sort_unstable();
     (0..grants.len()).all(|first| {
         let mut permits = 0;

@@ -1,0 +1,59 @@
+//! Blocks: permits of one bucket that a gateway takes together and uses for requests that come later. Twin of
+//! `block.lua`. Never lets a permit be used after the start of its interval.
+//!
+//! A permit that owns `[start, end)` may be used at any instant from `end - burst·per` to `start`: the permits that
+//! are used in `[a, a + t)` then start at `a` or later and end before `a + t + burst·per`, which has room for
+//! `burst + t/per` of them. The permits of a block all end within three quarters of a bucket from now, so that all of
+//! them can be used at once, and each until its start. So that no permit starts too soon, a block of a bucket that is
+//! nearly unused begins some time after now; the room before it is a hole that other requests use.
+//!
+//! A quarter of the bucket is left to other requests: where requests wait, there are no blocks.
+
+use super::Open;
+use crate::algorithm::{Grant, Micros};
+
+/// The block that a gateway asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockAsk {
+    /// The number of requests that it serves; each takes as many permits as the one that asks.
+    pub requests: i64,
+    /// The first permit can be used for this long at least, µs.
+    pub reach: Micros,
+    /// Where the block begins if the end of the reserved line is nearer than `reach`, µs from now.
+    pub jump: Micros,
+}
+
+/// The fewest permits of a bucket that gives blocks: below, a quarter of it is less than one.
+const LEAST_BURST: i64 = 4;
+
+// === impl Open ===
+
+impl Open {
+    /// Takes a block of requests that take `cost` permits each. Returns the grant of the first one, and for how long from
+    /// now it can be used, µs; the grant of each other one begins where that of the one before ends. `None`, and
+    /// nothing is taken, if the bucket has too few permits.
+    pub fn take_block(&mut self, cost: i64, ask: BlockAsk) -> Option<(Grant, Micros)> {
+        let (rule, full) = (self.rule, self.rule.pace().full());
+        let permits = ask.requests.checked_mul(cost)?;
+        if rule.burst < LEAST_BURST || permits > rule.burst {
+            return None;
+        }
+        let mut start = self.line.tail;
+        if start < ask.reach * rule.den {
+            start = start.max(ask.jump * rule.den);
+        }
+        let fits = start + permits * rule.per <= full - full / 4;
+        fits.then(|| (self.line.take(start, permits), start.div_euclid(rule.den)))
+    }
+}
+
+// === impl Grant ===
+
+impl Grant {
+    /// The grant that begins `ticks` ticks of `1/den` µs after this one.
+    pub(crate) fn after(self, ticks: i64, den: i64) -> Self {
+        let ticks = self.ticks + ticks;
+        let whole = self.whole + ticks.div_euclid(den);
+        Self { whole, ticks: ticks.rem_euclid(den), ..self }
+    }
+}
