@@ -25,6 +25,7 @@ const CONNECTIONS_REFUSED: &str = "paceway_connections_refused_total";
 const STORE_SECONDS: &str = "paceway_store_seconds";
 const STORE_ERRORS: &str = "paceway_store_errors_total";
 const STORE_LOSSES: &str = "paceway_store_losses_total";
+const STORE_BLOCK_PERMITS: &str = "paceway_store_block_permits_total";
 const STORE_UP: &str = "paceway_store_up";
 const STORE_BREAKER: &str = "paceway_store_breaker_state";
 const STORE_GATEWAYS: &str = "paceway_store_gateways";
@@ -83,6 +84,7 @@ pub fn store() -> StoreMetrics {
     StoreMetrics {
         seconds: histogram!(STORE_SECONDS),
         errors: StoreError::KINDS.map(|kind| counter!(STORE_ERRORS, "kind" => kind)),
+        blocks: ["used", "lapsed"].map(|fate| counter!(STORE_BLOCK_PERMITS, "fate" => fate)),
     }
 }
 
@@ -211,6 +213,10 @@ fn describe() {
     describe_counter!(CONNECTIONS_REFUSED, "Connections of clients that were ended, by reason.");
     describe_histogram!(STORE_SECONDS, Unit::Seconds, "Time of one call of the store.");
     describe_counter!(STORE_ERRORS, "Calls of the store without a decision, by kind.");
+    describe_counter!(
+        STORE_BLOCK_PERMITS,
+        "Permits that the store granted in blocks for later requests."
+    );
     describe_counter!(STORE_LOSSES, "Times the store had lost states, or may have.");
     describe_gauge!(STORE_UP, "1 while the store answers.");
     describe_gauge!(

@@ -42,10 +42,12 @@ pub(crate) enum Defect {
     PausesAreForgotten,
     /// A request that wakes after its margin is sent anyway, close to the request after it.
     LateSlotsAreSent,
+    /// The permits of blocks stay free in the store, as if gateways used each of them twice.
+    BlocksAreFree,
 }
 
 impl Defect {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::LateBeatsAreDropped,
         Self::NobodyElseLives,
         Self::AbsentOnesHaveNoShare,
@@ -59,6 +61,7 @@ impl Defect {
         Self::SlotsAreKept,
         Self::PausesAreForgotten,
         Self::LateSlotsAreSent,
+        Self::BlocksAreFree,
     ];
 
     /// The weather of the histories in which this defect shows, so that few histories find it.
@@ -72,6 +75,7 @@ impl Defect {
             | Self::PausesComeLate
             | Self::SlotsAreKept
             | Self::PausesAreForgotten
+            | Self::BlocksAreFree
             | Self::StatesEndSoon => Weather::Calm,
             _ => Weather::Rough,
         }
@@ -106,6 +110,18 @@ pub(crate) fn run(
         Some(Defect::CallsAreRepeated) => {
             server.run(at, entries);
             server.run(at, entries)
+        }
+        Some(Defect::BlocksAreFree) => {
+            let replies = server.run(at, entries);
+            for step in entries.iter().zip(&replies) {
+                let (Entry::Block { checks, ask, .. }, Reply::Block { decision, .. }) = step else {
+                    continue;
+                };
+                let check = checks[0].clone().with_cost(checks[0].cost * ask.requests);
+                let grant = decision.parts[0].grant;
+                server.run(at, &Arc::new(vec![Entry::Refund { check, grant }]));
+            }
+            replies
         }
         Some(Defect::StatesEndSoon) if at % 7 == 0 => {
             let check = entries[0].checks()[0].clone();

@@ -13,7 +13,7 @@ use paceway::{
     limit::{self, Callee, Caller, Reservation, Waiter},
     store::{
         Answer, Check, Checks, Decision, Pause, Pauses, Source, Store, StoreError,
-        batch::StoreMetrics,
+        batch::{BlockPolicy, StoreMetrics},
         calls::Calls,
         failover::{self, Failover},
         health::{Health, HealthMetrics, Pace, PaceMetrics},
@@ -93,6 +93,10 @@ impl Process {
         let mut health = Health::new(metrics, Pace::new(TIMEOUT, PaceMetrics::noop()));
         if let Some(health) = Arc::get_mut(&mut health) {
             health.id = format!("gateway {number}, life {life}").into();
+            health.blocks = match history.has_blocks {
+                true => BlockPolicy { rate: 1, least: 2 },
+                false => BlockPolicy::OFF,
+            };
         }
         if history.is_told {
             health.expect(i64::try_from(history.gateways.len()).expect("few"));

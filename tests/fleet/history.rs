@@ -1,13 +1,15 @@
 //! The events of a history and its fleet, all drawn from one seed before it begins. Runs nothing.
 
+mod limiter;
+
 use fastrand::Rng;
 use paceway::{
-    algorithm::{Algorithm, Concurrency, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket},
     limit::micros,
-    store::{Check, OnFailure, batch::GONE},
+    store::{Check, batch::GONE},
 };
 use std::{fmt, ops::Range};
 
+pub(crate) use limiter::Limiter;
 pub(crate) use paceway::algorithm::Micros;
 
 pub(crate) const MS: Micros = 1000;
@@ -38,6 +40,9 @@ pub(crate) struct History {
     pub(crate) weather: Weather,
     /// Whether `store.gateways` is set to the number of gateways, so that a share is right before the first heartbeat.
     pub(crate) is_told: bool,
+    /// Whether gateways take permits of token buckets in blocks. The buckets are fast then, so that many requests come in the
+    /// time in which a permit can be used.
+    pub(crate) has_blocks: bool,
     pub(crate) gateways: Vec<Gateway>,
     pub(crate) limiters: Vec<Limiter>,
     pub(crate) routes: Vec<Route>,
@@ -59,14 +64,6 @@ pub(crate) struct Gateway {
     pub(crate) lost: u32,
     /// The instant at which the gateway starts; most start within the first 20 ms.
     pub(crate) start: Micros,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct Limiter {
-    pub(crate) rule: Algorithm,
-    pub(crate) count: i64,
-    pub(crate) period: Micros,
-    pub(crate) on_failure: OnFailure,
 }
 
 /// A kind of requests, which need the same limiters and have the same budget.
@@ -144,7 +141,12 @@ impl History {
         let load = if weather == Weather::Apart { 8 } else { rng.i64(4..8) } * SECOND;
         let is_told = rng.bool();
         let gateways = gateways(&mut rng, weather, is_told);
-        let limiters: Vec<_> = (0..rng.usize(1..=2)).map(|_| Limiter::draw(&mut rng)).collect();
+        let mut limiters: Vec<_> = (0..rng.usize(1..=2)).map(|_| Limiter::draw(&mut rng)).collect();
+        // A third of the histories, half of them with refusals of the upstream.
+        let has_blocks = matches!(seed / 12 % 6, 1 | 3);
+        if has_blocks {
+            limiters.iter_mut().for_each(Limiter::quicken);
+        }
         let routes = routes(&mut rng, &limiters);
         let faults = match weather {
             Weather::Rough => {
@@ -168,7 +170,18 @@ impl History {
             Weather::Calm | Weather::Slow => Vec::new(),
         };
         let throttles = throttles(seed, routes.len(), load);
-        Self { seed, weather, is_told, gateways, limiters, routes, faults, throttles, load }
+        Self {
+            seed,
+            weather,
+            is_told,
+            has_blocks,
+            gateways,
+            limiters,
+            routes,
+            faults,
+            throttles,
+            load,
+        }
     }
 
     /// The instant from which on no fault has an effect; 0 in a history without faults.
@@ -281,40 +294,6 @@ fn choice<'a, T>(rng: &mut Rng, all: &'a [T]) -> &'a T {
     &all[rng.usize(0..all.len())]
 }
 
-// === impl Limiter ===
-
-impl Limiter {
-    fn draw(rng: &mut Rng) -> Self {
-        let period = *choice(rng, &[250, 500, 1000]) * MS;
-        let count = rng.i64(4..=12) * period / (250 * MS);
-        let margin = *choice(rng, &[0, 0, 20]) * MS;
-        let rule = match rng.u8(0..10) {
-            0..3 => TokenBucket::new(count, period, rng.i64(4..=count.max(4)))
-                .map(Algorithm::TokenBucket),
-            3..5 => SlidingWindow::new(count, period, margin).map(Algorithm::SlidingWindow),
-            5..7 => FixedWindow::new(count, period).map(Algorithm::FixedWindow),
-            7..8 => LeakyBucket::new(count, period, margin, None).map(Algorithm::LeakyBucket),
-            _ => Concurrency::new(rng.i64(2..=8), rng.i64(2..=4) * SECOND)
-                .map(Algorithm::Concurrency),
-        };
-        let on_failure = match rng.u8(0..6) {
-            0 => OnFailure::Reject,
-            1 => OnFailure::Allow,
-            _ => OnFailure::Share { period },
-        };
-        Self { rule: rule.expect("within the bounds of every rule"), count, period, on_failure }
-    }
-
-    /// The time between two grants of a saturated limiter, when each call takes `hold`.
-    pub(crate) fn spacing(&self, hold: Micros) -> Micros {
-        match self.rule {
-            Algorithm::Concurrency(rule) => hold.max(MS) / rule.max(),
-            Algorithm::LeakyBucket(_) => self.period / self.count + self.rule.margin(),
-            _ => (self.period + self.rule.margin()) / self.count,
-        }
-    }
-}
-
 // === impl Fault ===
 
 impl Fault {
@@ -375,9 +354,14 @@ impl What {
 
 impl fmt::Display for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let blocks = if self.has_blocks { ", with blocks" } else { "" };
         let told = if self.is_told { ", `store.gateways` is set" } else { "" };
         let seconds = self.load / SECOND;
-        writeln!(f, "seed {}, {:?}, requests for {seconds} s{told}", self.seed, self.weather)?;
+        writeln!(
+            f,
+            "seed {}, {:?}, requests for {seconds} s{told}{blocks}",
+            self.seed, self.weather
+        )?;
         for (number, gateway) in self.gateways.iter().enumerate() {
             writeln!(f, "  gateway {number}: {gateway:?}")?;
         }

@@ -100,7 +100,7 @@ async fn vendor() -> Upstream {
 type Labels = [(&'static str, &'static str)];
 
 /// The metrics of the contract that have a meaning now, with their types and labels.
-pub(crate) const METRICS: [(&str, &str, &[&str]); 47] = [
+pub(crate) const METRICS: [(&str, &str, &[&str]); 48] = [
     ("paceway_granted_permits_total", "counter", &["limiter"]),
     ("paceway_limiter_wait_seconds", "histogram", &["limiter"]),
     ("paceway_limiter_rate", "gauge", &["limiter"]),
@@ -133,6 +133,7 @@ pub(crate) const METRICS: [(&str, &str, &[&str]); 47] = [
     ("paceway_connections_refused_total", "counter", &["reason"]),
     ("paceway_store_seconds", "histogram", &[]),
     ("paceway_store_errors_total", "counter", &["kind"]),
+    ("paceway_store_block_permits_total", "counter", &["fate"]),
     ("paceway_store_losses_total", "counter", &[]),
     ("paceway_store_up", "gauge", &[]),
     ("paceway_store_breaker_state", "gauge", &[]),
@@ -210,7 +211,7 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
         assert!(text.contains(&format!("# HELP {name} ")), "no help on {name}");
     }
 
-    let closed: [(&str, &[&str]); 16] = [
+    let closed: [(&str, &[&str]); 17] = [
         ("route", &["search", "strict", "throttled", "odd \\\"name\\\\", "-"]),
         (
             "outcome",
@@ -260,6 +261,7 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
             &["limit", "address", "tls", "proxy_protocol", "header_timeout", "stalled", "http2"],
         ),
         ("stream", &["stdout", "stderr"]),
+        ("fate", &["used", "lapsed"]),
         ("version", &[env!("CARGO_PKG_VERSION")]),
     ];
     let closed: BTreeMap<_, _> = closed.into_iter().collect();

@@ -22,6 +22,7 @@ mod admin;
 mod attempts;
 mod auto;
 mod away;
+mod blocks;
 mod bodies;
 mod caller_headers;
 mod cli;

@@ -1,4 +1,4 @@
-//! Two ways of the script through one rule: many plain requests in one step, and each by itself. The same replies, the
+//! Two ways of the script through one rule: many plain requests in one step, or one with a block, and each by itself. The same replies, the
 //! memory store's too, and the same bytes afterwards.
 
 use crate::{
@@ -6,7 +6,9 @@ use crate::{
     twins::{T0, connect, sliding_window, token_bucket},
 };
 use paceway::{
-    algorithm::{Algorithm, Concurrency, Grant, TokenBucket, concurrency::Ticket},
+    algorithm::{
+        Algorithm, Concurrency, Grant, TokenBucket, concurrency::Ticket, token_bucket::BlockAsk,
+    },
     store::{
         Check, Checks, Entry, Pause, Reply, Store, StoreError,
         batch::{Batched, StoreMetrics},
@@ -41,6 +43,13 @@ enum Ask {
         cost: i64,
         budgets: Vec<i64>,
     },
+    /// One that asks for a block for itself and the next requests.
+    Block {
+        key: usize,
+        cost: i64,
+        budget: i64,
+        ask: BlockAsk,
+    },
     /// One for two keys: none of the two has a group then.
     Both(i64),
     Observe(usize),
@@ -61,10 +70,18 @@ fn calls(plain: bool, most: usize) -> impl Strategy<Value = Vec<Call>> {
     let same = (0..3usize, cost, budgets)
         .prop_map(|(key, cost, budgets)| Ask::Same { key, cost, budgets })
         .boxed();
+    let spans = || prop_oneof![3 => 0..3_000i64, 1 => 0..2_000_000i64];
+    let block = (0..3usize, 1..3i64, budget(), (1..6i64, spans(), spans()))
+        .prop_map(|(key, cost, budget, (requests, reach, more))| {
+            let ask = BlockAsk { requests, reach, jump: reach + more };
+            Ask::Block { key, cost, budget, ask }
+        })
+        .boxed();
     let ask = match plain {
-        true => same,
+        true => prop_oneof![3 => same, 1 => block].boxed(),
         false => prop_oneof![
             8 => same,
+            4 => block,
             1 => budget().prop_map(Ask::Both),
             1 => (0..3usize).prop_map(Ask::Observe),
             2 => (0..9usize).prop_map(Ask::GiveBack),
@@ -106,9 +123,13 @@ fn the_short_way_is_the_long_way(
                 asks.into_iter().flat_map(|ask| entries(ask, &check, &mut granted)).collect();
             let said = runtime.block_on(compare(&stores, &memory, now, &entries))?.into_iter();
             for (entry, reply) in entries.into_iter().zip(said) {
-                let (Entry::Reserve { checks, .. }, Reply::Decision(decision)) = (entry, reply)
-                else {
-                    continue;
+                let (checks, decision) = match (entry, reply) {
+                    (Entry::Reserve { checks, .. }, Reply::Decision(decision))
+                    | (
+                        Entry::Block { checks, .. },
+                        Reply::Decision(decision) | Reply::Block { decision, .. },
+                    ) => (checks, decision),
+                    _ => continue,
                 };
                 let given = checks.iter().zip(decision.parts).filter(|(_, part)| part.at >= 0);
                 granted.extend(given.map(|(check, part)| (check.clone(), part.grant)));
@@ -140,6 +161,9 @@ fn entries(
         Ask::Same { key, cost, budgets } => {
             let check = check(key, cost);
             budgets.into_iter().map(|budget| decide(std::slice::from_ref(&check), budget)).collect()
+        }
+        Ask::Block { key, cost, budget, ask } => {
+            vec![Entry::Block { checks: [check(key, cost)].into(), budget, ask }]
         }
         Ask::Both(budget) => vec![decide(&[check(0, 1), check(1, 1)], budget)],
         Ask::Observe(key) => vec![decide(&[Check { enforce: false, ..check(key, 1) }], 0)],

@@ -78,6 +78,7 @@ pub const SCRIPT: &str = concat!(
     include_str!("algorithm/common.lua"),
     include_str!("algorithm/epoch.lua"),
     include_str!("algorithm/plain.lua"),
+    include_str!("algorithm/block.lua"),
     include_str!("algorithm/sliding_window/plain.lua"),
     include_str!("algorithm/packed.lua"),
     include_str!("algorithm/fair/plain.lua"),

@@ -15,8 +15,7 @@ const GATEWAYS: &str = "1000";
 const FILES: u64 = 1100;
 /// The decisions of a round that come alone.
 const ALONE: &str = "20000";
-/// The requests per second of all gateways: as many as the hot limiter grants, and so few that most calls carry one. A
-/// machine of two cores cannot play the gateways of the first, so that their calls carry more.
+/// The requests per second of all gateways: as many as the hot limiter grants, and so few that each gateway has small blocks.
 const RATES: [&str; 2] = ["50000", "15000"];
 const PATIENCE: Duration = Duration::from_secs(120);
 

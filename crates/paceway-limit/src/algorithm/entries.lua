@@ -6,6 +6,7 @@
 --             their length; all little-endian. Absent if there is none. Each is one of
 --     D budget n, then n times: k kind cost enforce ARGS…    decide; ARGS are the horizon (how long after a loss of
 --                                                            data earlier grants can count) in µs, then the rule's
+--     B requests reach jump, then as D with one limiter      the same, and a block for the requests after this one
 --     T gateway number deadline, then as D                   the same with a ticket for concurrency permits; deadline
 --                                                            -1: it holds one already, which an observing limiter counts.
 --                                                            After the ARGS of a concurrency limiter with turns: class weight
@@ -26,6 +27,7 @@
 --     D  1 at 0 bound remaining next reset_after, then n times: at whole ticks born aux
 --        0 at retry_after bound remaining next reset_after   refused; nothing is written
 --        2 at 0 bound remaining next reset_after deadline ask_after   waits for a concurrency permit
+--     B     as D, then for how long the first permit of the block can be used, µs; -1: no block
 --     Q, C  as D; the part of the w-th limiter is wait number 0 -1 0 if the request waits for its turn
 --     V     1 left | 0 it did not wait
 --     N     n, then n times: class weight waiting granted; the name is among the texts
@@ -86,6 +88,35 @@ while from <= #entries do
       push(-1, foreign)
     else
       push_decided(wants, decide(wants, budget, ticket))
+    end
+  elseif what == 'B' then
+    local requests, reach, jump, budget, n
+    requests, reach, jump, budget, n, from = unpack_from('<ddddd', entries, from)
+    local wants, foreign = next_wants(n)
+    if foreign then
+      push(-1, foreign)
+    else
+      -- Twin of token_bucket/block.rs.
+      local want = wants[1]
+      local state, open = want.state, want.state.open
+      local rule, permits, start = open.rule, requests * want.cost, nil
+      local has_blocks = state.algorithm.kind == 84 and want.enforce and not open.gate and rule.most >= 4
+      if has_blocks and requests > 1 and permits <= rule.most then
+        local full = rule.most * rule.per
+        start = open.tail
+        if start < reach * rule.den then start = math.max(start, jump * rule.den) end
+        if start + permits * rule.per > full - floor(full / 4) then start = nil end
+      end
+      if start then
+        local whole, ticks, born, aux = state.algorithm.take(open, start, permits)
+        state.dirty = true
+        push_decision(1, 0, 0, 1, level_of(state, true))
+        push_part({ 0, whole, ticks, born, aux })
+        push(floor(start / rule.den))
+      else
+        push_decided(wants, decide(wants, budget, nil))
+        push(-1)
+      end
     end
   elseif what == 'Q' then
     local k, w, class, weight, tenant, gateway, number, deadline, budget, n

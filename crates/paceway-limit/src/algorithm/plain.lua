@@ -3,20 +3,21 @@
 -- one of them for the same cost each. A bucket without holes is one instant, so all these requests together are one
 -- step of it. The decisions are those of token_bucket.lua, one after the other. The gateway, which knows
 -- the budgets, computes the answers by the same rule from the bucket's state before the step.
--- sliding_window/plain.lua has the windows.
+-- sliding_window/plain.lua has the windows, block.lua the requests that ask for blocks.
 --
 --   KEYS[1]     the epoch, or the key that epoch.lua names
---   KEYS[2..]   the states of the n groups, then those of the windows, no key twice, none of which another entry of the
---               call uses
+--   KEYS[2..]   the states of the n groups, then those of the blocks and of the windows, no key twice, none of which
+--               another entry of the call uses
 --   ARGV[1]     now in µs, or -1 for the server's TIME (tests bring their own clock)
---   ARGV[2]     empty, or n and the number of requests for windows (2 bytes each), and for groups of one rule and cost in a row: the 26 bytes that a state of
---               the rule begins with; as doubles ticks a µs, ticks of a full bucket, ticks of one request, the longest
+--   ARGV[2]     empty, or n and the numbers of requests for windows and for blocks (2 bytes each), and for groups of one
+--               rule and cost in a row: the 26 bytes that a state of the rule begins with; as doubles ticks a µs, ticks of a full bucket, ticks of one request, the longest
 --               distance from now in µs, the horizon in µs (how long after a loss of data earlier grants can count: epoch.lua),
 --               the number of these groups; and for each of them the number of its requests, their least and greatest
---               budget, and where these differ the budget of each. After all groups the requests for windows
+--               budget, and where these differ the budget of each. After all groups the requests for blocks, then those
+--               for windows
 --   ARGV[3]     the epoch as the gateway knows it: see epoch.lua
---   reply       doubles: now, then for each group admitted, tail, born, before the step; then those of the windows.
---               admitted is -1 where the state is not that plain or foreign: those take the long way, ahead of the other
+--   reply       doubles: now, then for each group admitted, tail, born, before the step; then those of the blocks and of
+--               the windows. admitted is -1 where the state is not that plain or foreign: those take the long way, ahead of the other
 --               entries.
 --
 -- All numbers are little-endian, and integers are in doubles: Lua's numbers are doubles, and eight single
@@ -38,13 +39,13 @@ local function value_of(key)
 end
 
 local pack, unpack_from, floor, call = struct.pack, struct.unpack, math.floor, redis.call
-local plain, groups, windows, at = ARGV[2], 0, 0, nil
-if plain ~= '' then groups, windows, at = unpack_from('<I2I2', plain) end
+local plain, groups, windows, blocks, at = ARGV[2], 0, 0, 0, nil
+if plain ~= '' then groups, windows, blocks, at = unpack_from('<I2I2I2', plain) end
 
--- The epoch, the states of the groups, and without groups that of a first entry with turns (fair/plain.lua).
+-- The epoch, the states of the groups and the blocks, and without these that of a first entry with turns (fair/plain.lua).
 local epoch, states
-local reads, letter = groups, nil
-if groups == 0 then
+local reads, letter = groups + blocks, nil
+if reads == 0 then
   letter = string.byte(ARGV[4] or '')
   if letter == 81 or letter == 67 then reads = 1 end
 end

@@ -30,30 +30,36 @@ impl Algorithm {
         if permits < 1 {
             return None;
         }
-        let later = |ticks: i64, den: i64| {
-            let ticks = grant.ticks + ticks;
-            let (whole, ticks) = (grant.whole + ticks.div_euclid(den), ticks.rem_euclid(den));
-            Grant { whole, ticks, ..grant }
-        };
         let unused = match self {
             Self::TokenBucket(rule) => {
                 // A negative number tells such a part from a grant that was not used at all.
-                let part = later(used * rule.per, rule.den);
+                let part = grant.after(used * rule.per, rule.den);
                 Grant { ticks: !part.ticks, ..part }
             }
             Self::LeakyBucket(rule) => {
                 let (per, den) = rule.pace();
-                later(used * per, den)
+                grant.after(used * per, den)
             }
             Self::WarmUp(rule) => {
                 let (ticks, den, cold) = rule.unused_part(grant.aux, cost, used);
-                Grant { aux: cold, ..later(ticks, den) }
+                Grant { aux: cold, ..grant.after(ticks, den) }
             }
             // Each of the permits is at the instant of the grant.
             Self::SlidingWindow(_) | Self::FixedWindow(_) => grant,
             Self::Concurrency(_) => return None,
         };
         Some((unused, permits))
+    }
+}
+
+// === impl Grant ===
+
+impl Grant {
+    /// The grant of the permits that begin `ticks` ticks of `1/den` µs after the first one of this grant.
+    pub(crate) fn after(self, ticks: i64, den: i64) -> Self {
+        let ticks = self.ticks + ticks;
+        let (whole, ticks) = (self.whole + ticks.div_euclid(den), ticks.rem_euclid(den));
+        Self { whole, ticks, ..self }
     }
 }
 

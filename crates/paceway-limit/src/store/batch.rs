@@ -4,6 +4,7 @@
 mod backend;
 mod backlog;
 mod batched;
+mod blocks;
 mod call;
 mod charges;
 mod delayed;
@@ -17,6 +18,7 @@ mod script;
 mod store_metrics;
 
 pub use batched::Batched;
+pub use blocks::BlockPolicy;
 pub use pending::PendingReply;
 pub use releases::parts_of;
 pub use script::{ABSENT, Beat, GONE, Script};

@@ -1,7 +1,9 @@
-//! The steps that a store executes in one call, and its reply to each. Every backend executes the same ten steps.
+//! The steps that a store executes in one call, and its reply to each. Every backend executes the same eleven steps.
 
 use super::{Check, Checks, Decision, StoreError, TenantLevel};
-use crate::algorithm::{Grant, Level, Micros, concurrency::Ticket, fair::Place, gate::MAX_PAUSE};
+use crate::algorithm::{
+    Grant, Level, Micros, concurrency::Ticket, fair::Place, gate::MAX_PAUSE, token_bucket::BlockAsk,
+};
 use std::time::Duration;
 
 /// One step of a call to the store.
@@ -15,6 +17,16 @@ pub enum Entry {
         budget: Micros,
         /// The name under which the request holds or awaits concurrency permits.
         ticket: Option<Ticket>,
+    },
+    /// Decides a request of one limiter as [`Self::Reserve`] does. If the limiter has plenty of permits, a block of them is
+    /// taken for this request and the next ones of the gateway.
+    Block {
+        /// The limiter of the request.
+        checks: Checks,
+        /// How long the request may wait, in µs.
+        budget: Micros,
+        /// The block.
+        ask: BlockAsk,
     },
     /// Returns one grant that was not used.
     Refund {
@@ -89,8 +101,15 @@ pub struct Pause {
 /// The store's reply to one [`Entry`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// The decision of an [`Entry::Reserve`].
+    /// The decision of an [`Entry::Reserve`], and that of an [`Entry::Block`] that took none.
     Decision(Decision),
+    /// The decision of an [`Entry::Block`] that took a block: its first grant, for the request itself.
+    Block {
+        /// The decision on the request, which is admitted for now.
+        decision: Decision,
+        /// For how long from the decision the first permit can be used, in µs.
+        usable: Micros,
+    },
     /// Whether an [`Entry::Refund`], [`Entry::Renew`] or [`Entry::Forget`] found the grant or the state that it names.
     Done(bool),
     /// An [`Entry::Refund`] passed a concurrency permit to a waiting request, which may have left since without a word.
@@ -106,11 +125,12 @@ pub enum Reply {
 // === impl Entry ===
 
 impl Entry {
-    /// The limiters that the step concerns: all of the request for [`Self::Reserve`],
+    /// The limiters that the step concerns: all of the request for [`Self::Reserve`], [`Self::Block`],
     /// [`Self::Confirm`] and [`Self::Leave`], otherwise one.
     pub fn checks(&self) -> &[Check] {
         match self {
             Self::Reserve { checks, .. }
+            | Self::Block { checks, .. }
             | Self::Confirm { checks, .. }
             | Self::Leave { checks, .. } => checks,
             Self::Refund { check, .. }
@@ -148,6 +168,7 @@ impl Reply {
         match self {
             Self::Failed(error) => Some(error),
             Self::Decision(_)
+            | Self::Block { .. }
             | Self::Done(_)
             | Self::HandedOver
             | Self::Level(_)

@@ -20,7 +20,7 @@ pub use pace::{Pace, PaceMetrics, SLOWEST};
 
 use super::{
     Check, Pauses, StoreError,
-    batch::{ABSENT, Beat, GONE},
+    batch::{ABSENT, Beat, BlockPolicy, GONE},
     calls::Calls,
 };
 use crate::{
@@ -107,6 +107,8 @@ pub struct Health {
     pub losses: Arc<StateLosses>,
     /// How long calls of the store may take.
     pub pace: Pace,
+    /// When workers ask for blocks of permits.
+    pub blocks: BlockPolicy,
     metrics: HealthMetrics,
 }
 
@@ -155,6 +157,7 @@ impl Health {
             losses: Arc::new(StateLosses::new(&pauses)),
             pauses,
             pace,
+            blocks: BlockPolicy::default(),
             metrics,
         })
     }

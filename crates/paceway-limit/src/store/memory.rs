@@ -150,6 +150,9 @@ impl MemoryStore {
                 Entry::Reserve { checks, budget, ticket } => {
                     Reply::Decision(self.decide_at(now, checks, *budget, *ticket))
                 }
+                Entry::Block { checks, budget, ask } => {
+                    self.decide_with_block_at(now, checks, *budget, *ask)
+                }
                 Entry::Refund { check, grant } => self.refund_at(now, check, *grant),
                 Entry::Renew { check, grant } => Reply::Done(self.renew_at(now, check, *grant)),
                 Entry::Forget { check } => Reply::Done(self.forget_at(now, check)),

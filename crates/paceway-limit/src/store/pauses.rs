@@ -15,12 +15,12 @@ use super::{Check, Openings, Pause};
 use crate::algorithm::Micros;
 use ahash::RandomState;
 use events::Events;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst},
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -58,6 +58,16 @@ pub struct Pauses {
     /// Notified when the holds of operators change.
     released: Notify,
     openings: Openings,
+    /// The holders of permits that a pause takes from them.
+    keepers: Mutex<Vec<Weak<dyn KeepsPermits>>>,
+    /// Whether the store's messages about pauses arrive.
+    hears: AtomicBool,
+}
+
+/// A holder of permits that the store has granted for requests that come later.
+pub(super) trait KeepsPermits: Send + Sync {
+    /// Drops the permits of the state `key`; `None`: all.
+    fn drop_permits(&self, key: Option<&str>);
 }
 
 #[derive(Debug, Default)]
@@ -103,6 +113,8 @@ impl Default for Pauses {
             turns: Semaphore::new(AT_ONCE),
             released: Notify::new(),
             openings: Openings::default(),
+            keepers: Mutex::default(),
+            hears: AtomicBool::new(true),
         }
     }
 }
@@ -164,6 +176,8 @@ impl Pauses {
             let (until, version) = match before {
                 Some(known) if !is_news => (known.until, known.version),
                 before => {
+                    // Before a request can know of the pause: none that does is served from these permits.
+                    self.drop_permits(Some(&key));
                     let until = before.map_or(until, |known| known.until.max(until));
                     (until, self.version.fetch_add(1, SeqCst) + 1)
                 }
@@ -179,6 +193,31 @@ impl Pauses {
         self.waiting.wake(key, until);
         if let Some(event) = event {
             self.events.say(event);
+        }
+    }
+
+    /// From now on `keeper` drops permits when a pause is learned.
+    pub(super) fn tell(&self, keeper: Weak<dyn KeepsPermits>) {
+        let mut keepers = self.keepers.lock();
+        keepers.retain(|keeper| keeper.strong_count() > 0);
+        keepers.push(keeper);
+    }
+
+    fn drop_permits(&self, key: Option<&str>) {
+        let keepers = self.keepers.lock();
+        keepers.iter().filter_map(Weak::upgrade).for_each(|keeper| keeper.drop_permits(key));
+    }
+
+    /// Whether the store's messages about pauses arrive, as far as this process knows.
+    pub(super) fn hears(&self) -> bool {
+        self.hears.load(SeqCst)
+    }
+
+    /// Notes whether the store's messages about pauses arrive. Permits are not kept while they do not.
+    pub(in crate::store) fn set_hears(&self, hears: bool) {
+        self.hears.store(hears, SeqCst);
+        if !hears {
+            self.drop_permits(None);
         }
     }
 

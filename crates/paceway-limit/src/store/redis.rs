@@ -143,6 +143,7 @@ impl RedisStore {
     /// Subscribes to the pauses of states whose keys begin with `prefix`, and puts them into `pauses`, for as long as the
     /// store lives.
     pub fn receive_pauses(&self, prefix: &str, pauses: &Arc<Pauses>) {
+        pauses.set_hears(false);
         self.listen(Topic::News { prefix: prefix.into(), pauses: pauses.clone() });
     }
 

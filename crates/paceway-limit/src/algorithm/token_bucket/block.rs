@@ -15,7 +15,7 @@ use crate::algorithm::{Grant, Micros};
 /// The block that a gateway asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockAsk {
-    /// The number of requests that it serves; each takes as many permits as the one that asks.
+    /// The number of requests that it serves; each takes as many permits as the one that asks. One is no block.
     pub requests: i64,
     /// The first permit can be used for this long at least, µs.
     pub reach: Micros,
@@ -35,7 +35,7 @@ impl Open {
     pub fn take_block(&mut self, cost: i64, ask: BlockAsk) -> Option<(Grant, Micros)> {
         let (rule, full) = (self.rule, self.rule.pace().full());
         let permits = ask.requests.checked_mul(cost)?;
-        if rule.burst < LEAST_BURST || permits > rule.burst {
+        if ask.requests < 2 || rule.burst < LEAST_BURST || permits > rule.burst {
             return None;
         }
         let mut start = self.line.tail;
@@ -44,16 +44,5 @@ impl Open {
         }
         let fits = start + permits * rule.per <= full - full / 4;
         fits.then(|| (self.line.take(start, permits), start.div_euclid(rule.den)))
-    }
-}
-
-// === impl Grant ===
-
-impl Grant {
-    /// The grant that begins `ticks` ticks of `1/den` µs after this one.
-    pub(crate) fn after(self, ticks: i64, den: i64) -> Self {
-        let ticks = self.ticks + ticks;
-        let whole = self.whole + ticks.div_euclid(den);
-        Self { whole, ticks: ticks.rem_euclid(den), ..self }
     }
 }

@@ -1,7 +1,11 @@
 //! The store that calls go to, with everything that records how they end. Knows no queue.
 
-use super::{script::Script, store_metrics::StoreMetrics};
-use crate::store::{Entry, Reply, StoreError, health::Member};
+use super::{
+    blocks::{BlockPolicy, Blocks},
+    script::Script,
+    store_metrics::StoreMetrics,
+};
+use crate::store::{Entry, Pauses, Reply, StoreError, health::Member};
 use std::{
     fmt,
     sync::{
@@ -21,6 +25,7 @@ pub(super) struct Backend {
     /// The time-out where there is no `member`.
     timeout: Duration,
     spends_late: AtomicBool,
+    pub(super) blocks: Arc<Blocks>,
 }
 
 // === impl Backend ===
@@ -31,8 +36,14 @@ impl Backend {
         metrics: StoreMetrics,
         member: Option<Arc<Member>>,
         timeout: Duration,
+        pauses: &Arc<Pauses>,
     ) -> Self {
-        Self { script, metrics, member, timeout, spends_late: AtomicBool::new(false) }
+        let spends_late = AtomicBool::new(false);
+        let policy = member.as_ref().map_or_else(BlockPolicy::default, |member| member.blocks());
+        // Each server of a Cluster sends its own messages about pauses, and those of one of them may be lost.
+        let policy = if script.has_many_servers() { BlockPolicy::OFF } else { policy };
+        let blocks = Blocks::new(policy, member.clone(), pauses, metrics.blocks.clone());
+        Self { script, metrics, member, timeout, spends_late, blocks }
     }
 
     /// Returns the time-out of a call that begins now.

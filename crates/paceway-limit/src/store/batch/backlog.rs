@@ -2,12 +2,14 @@
 
 use super::{
     backend::Backend,
+    blocks::{BlockTurn, NextCall},
     call::{BATCH, Call, CallBuilder},
     charges::{NotCharged, OwedCharges},
     delayed::{Delayed, Later},
     queued::{Origin, QUEUE, QueuedEntry},
+    releases::undo,
 };
-use crate::store::{Check, Entry, hash_tag};
+use crate::store::{Check, Entry, Reply, hash_tag};
 use std::{collections::VecDeque, mem, sync::Arc, time::Duration};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -25,6 +27,18 @@ pub(super) struct Backlog {
     tracker: TaskTracker,
     /// The instant at which the store last rejected a call.
     refused: Option<Instant>,
+    /// The number of the call that is made next.
+    calls: u64,
+}
+
+/// When an entry that was queued is sent.
+enum QueueTurn {
+    /// With this call.
+    Now(QueuedEntry),
+    /// With a later one.
+    Later(QueuedEntry),
+    /// It needs no call.
+    Over,
 }
 
 // === impl Backlog ===
@@ -32,7 +46,7 @@ pub(super) struct Backlog {
 impl Backlog {
     pub(super) fn new(backend: Arc<Backend>, tracker: TaskTracker) -> Self {
         let (queue, delayed, owed) = Default::default();
-        Self { backend, queue, delayed, owed, tracker, refused: None }
+        Self { backend, queue, delayed, owed, tracker, refused: None, calls: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -102,7 +116,7 @@ impl Backlog {
 
     fn push(&mut self, entry: Entry, since: Instant, origin: Origin) {
         let token = self.tracker.token();
-        self.queue.push_front(QueuedEntry { entry, since, origin, token });
+        self.queue.push_front(QueuedEntry { entry, since, origin, undecided: None, token });
     }
 
     /// Notes that the store has rejected a call.
@@ -116,10 +130,30 @@ impl Backlog {
             let started = Instant::now();
             let mut call = CallBuilder::new(self.queue.len().min(BATCH), started);
             let mut later = self.entries_apart(started);
+            self.calls += 1;
+            let is_alone = self.queue.len() == 1;
+            let mut next = NextCall { number: self.calls, is_alone, blocks: 0 };
+            let mut held = VecDeque::new();
             while !call.is_full()
                 && let Some(queued) = self.queue.pop_front()
             {
-                call.push(queued);
+                if queued.undecided.is_none() {
+                    // Most limiters give no blocks.
+                    call.push(queued);
+                    continue;
+                }
+                match self.through_blocks(queued, next, started) {
+                    QueueTurn::Now(queued) => {
+                        next.blocks += usize::from(matches!(queued.entry, Entry::Block { .. }));
+                        call.push(queued);
+                    }
+                    QueueTurn::Later(queued) => held.push_back(queued),
+                    QueueTurn::Over => {}
+                }
+            }
+            if !held.is_empty() {
+                held.append(&mut self.queue);
+                self.queue = held;
             }
             let waiting = self.queue.iter().chain(&later);
             let mut waiting =
@@ -137,6 +171,41 @@ impl Backlog {
             }
         }
         None
+    }
+
+    /// Serves a request from the block of its limiter, or lets it ask for one.
+    fn through_blocks(
+        &mut self,
+        mut queued: QueuedEntry,
+        call: NextCall,
+        now: Instant,
+    ) -> QueueTurn {
+        let Entry::Reserve { checks, budget, .. } = &queued.entry else {
+            return QueueTurn::Now(queued);
+        };
+        if queued.origin.is_abandoned() {
+            return QueueTurn::Now(queued);
+        }
+        match self.backend.blocks.next(checks, call, now) {
+            BlockTurn::Asks => QueueTurn::Now(queued),
+            BlockTurn::Waits => QueueTurn::Later(queued),
+            BlockTurn::AsksFor(ask) => {
+                queued.entry = Entry::Block { checks: checks.clone(), budget: *budget, ask };
+                QueueTurn::Now(queued)
+            }
+            BlockTurn::Served(decision) => {
+                let checks = checks.clone();
+                if let Origin::Caller(Some(sender)) = queued.origin
+                    && let Err(Ok(Reply::Decision(unused))) =
+                        sender.send(Ok(Reply::Decision(decision)))
+                {
+                    undo(&checks, None, &unused)
+                        .into_iter()
+                        .for_each(|entry| self.release(entry, now));
+                }
+                QueueTurn::Over
+            }
+        }
     }
 
     /// Leaves in the queue the entries that may share a call with its first one, and returns the others.

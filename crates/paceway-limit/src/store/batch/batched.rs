@@ -1,15 +1,15 @@
 //! A store over a [`Script`], with group commit. Finds the queue of each request.
 
 use super::{
-    backend::Backend, pending::PendingReply, queue::CallQueue, releases::releases, script::Script,
-    store_metrics::StoreMetrics,
+    backend::Backend, blocks::Entered, pending::PendingReply, queue::CallQueue, releases::releases,
+    script::Script, store_metrics::StoreMetrics,
 };
 use crate::{
     algorithm::{Grant, Level, Micros, concurrency::Ticket, fair::Place, reserve},
     store::{
         Answer, BoxFuture, Check, Checks, Decision, Entry, Note, NoteChange, Pause, Pauses, Reply,
         ScanPlace, ScanStep, Source, Store, StoreAdmin, StoreError, TenantLevel, calls::Calls,
-        health::Member, settlement,
+        health::Member, pauses::KeepsPermits, settlement,
     },
 };
 use ahash::RandomState;
@@ -33,7 +33,8 @@ pub struct Batched {
 impl Batched {
     /// Makes a store with group commit over `script`. A caller waits at most `timeout` for its answer.
     pub fn new(script: Arc<dyn Script>, timeout: Duration, metrics: StoreMetrics) -> Self {
-        Self::over(Backend::new(script, metrics, None, timeout), Arc::default())
+        let pauses = Arc::default();
+        Self::over(Backend::new(script, metrics, None, timeout, &pauses), pauses)
     }
 
     /// Makes a store whose `member` learns how each call ends, and decides how long one may take.
@@ -43,7 +44,7 @@ impl Batched {
         metrics: StoreMetrics,
     ) -> Self {
         let pauses = member.pauses().clone();
-        Self::over(Backend::new(script, metrics, Some(member), Duration::ZERO), pauses)
+        Self::over(Backend::new(script, metrics, Some(member), Duration::ZERO, &pauses), pauses)
     }
 
     fn over(backend: Backend, pauses: Arc<Pauses>) -> Self {
@@ -59,7 +60,7 @@ impl Batched {
 
     /// Queues `entry` at once. The returned future only waits for the reply.
     fn ask(&self, entry: Entry) -> PendingReply {
-        PendingReply::new(self.queue(&entry).ask(entry))
+        PendingReply::new(self.queue(&entry).ask(entry, None))
     }
 
     fn ask_done(&self, entry: Entry) -> Answer<bool> {
@@ -90,9 +91,14 @@ impl Batched {
 
 impl Store for Batched {
     fn reserve(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
+        let undecided = match self.backend.blocks.enter(checks, ticket) {
+            Entered::Served(decision) => return Answer::Ready(Ok(decision)),
+            Entered::Asks(undecided) => undecided,
+        };
         let entry = Entry::Reserve { checks: checks.clone(), budget, ticket };
         let queue = self.queue(&entry);
-        let reply = PendingReply::new(queue.ask(entry)).deciding(queue, checks.clone(), ticket);
+        let reply = queue.ask(entry, undecided);
+        let reply = PendingReply::new(reply).deciding(queue, checks.clone(), ticket);
         Answer::Pending(reply, |reply| match reply {
             Reply::Decision(decision) => Some(decision),
             _ => None,
@@ -102,7 +108,7 @@ impl Store for Batched {
     fn confirm(&self, checks: &Checks, place: Place) -> Answer<Decision> {
         let entry = Entry::Confirm { checks: checks.clone(), place };
         let queue = self.queue(&entry);
-        let reply = PendingReply::new(queue.ask(entry)).deciding(queue, checks.clone(), None);
+        let reply = PendingReply::new(queue.ask(entry, None)).deciding(queue, checks.clone(), None);
         Answer::Pending(reply, |reply| match reply {
             Reply::Decision(decision) => Some(decision),
             _ => None,
@@ -116,7 +122,8 @@ impl Store for Batched {
     }
 
     fn settle(&self, _: Source, check: &Check, part: reserve::Part, used: i64) {
-        if let Some(entry) = settlement::unused(check, part, used) {
+        let returned = self.backend.blocks.policy.settled(check);
+        if let Some(entry) = settlement::unused(&returned, part, used) {
             self.queue(&entry).release(entry);
         }
         for entry in settlement::charges(check, settlement::owed(check, part, used)) {
@@ -141,10 +148,14 @@ impl Store for Batched {
     }
 
     fn lower(&self, check: &Check, remaining: i64) -> Answer<Level> {
+        self.backend.blocks.lowered(&check.key);
         self.ask_level(Entry::Lower { check: check.clone(), remaining })
     }
 
     fn pause(&self, checks: &Checks, pause: Pause) -> Answer<()> {
+        for check in checks.iter().filter(|check| check.enforce) {
+            self.backend.blocks.drop_permits(Some(&check.key));
+        }
         let asked: Vec<_> = pause.entries(checks).map(|entry| self.ask(entry)).collect();
         Answer::Later(Box::pin(async move {
             let mut answer = Ok(());
@@ -162,6 +173,7 @@ impl Store for Batched {
 
 impl StoreAdmin for Batched {
     fn forget(&self, check: &Check) -> Answer<bool> {
+        self.backend.blocks.drop_permits(Some(&check.key));
         self.ask_done(Entry::Forget { check: check.clone() })
     }
 

@@ -10,6 +10,8 @@ pub struct StoreMetrics {
     pub seconds: Histogram,
     /// The calls without an answer, one counter for each of [`StoreError::KINDS`].
     pub errors: [Counter; StoreError::KINDS.len()],
+    /// The permits of blocks that requests used, and those that no request used in time.
+    pub blocks: [Counter; 2],
 }
 
 // === impl StoreMetrics ===
@@ -24,6 +26,8 @@ impl StoreMetrics {
 
     /// Returns metrics that record nothing, for tests and programs without a recorder.
     pub fn noop() -> Self {
-        Self { seconds: Histogram::noop(), errors: std::array::from_fn(|_| Counter::noop()) }
+        let (errors, blocks) =
+            (std::array::from_fn(|_| Counter::noop()), std::array::from_fn(|_| Counter::noop()));
+        Self { seconds: Histogram::noop(), errors, blocks }
     }
 }

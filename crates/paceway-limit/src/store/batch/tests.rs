@@ -1,5 +1,6 @@
 //! Tests group commit over the memory rules, on virtual time.
 
+mod blocks;
 mod charges;
 
 use super::{call::BATCH, *};

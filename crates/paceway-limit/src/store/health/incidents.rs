@@ -161,6 +161,7 @@ impl IncidentLog {
 fn has_written(reply: &Reply) -> bool {
     match reply {
         Reply::Decision(decision) => decision.admitted,
+        Reply::Block { .. } => true,
         Reply::Done(done) => *done,
         Reply::HandedOver => true,
         Reply::Level(_) | Reply::Tenants(_) | Reply::Failed(_) => false,

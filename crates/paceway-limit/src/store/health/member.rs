@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     algorithm::{Grant, Micros, concurrency::Ticket},
-    store::{Check, Entry, OnFailure, Pauses, Reply, StoreError, calls::Calls},
+    store::{Check, Entry, OnFailure, Pauses, Reply, StoreError, batch::BlockPolicy, calls::Calls},
 };
 use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
@@ -42,6 +42,11 @@ impl Member {
     /// The pauses that the process knows.
     pub(in crate::store) fn pauses(&self) -> &Arc<Pauses> {
         &self.health.pauses
+    }
+
+    /// When a worker asks for blocks of permits.
+    pub(in crate::store) fn blocks(&self) -> BlockPolicy {
+        self.health.blocks
     }
 
     /// The permits to charge besides those that `check` has granted, for gateways that decide alone meanwhile. None for
@@ -94,9 +99,12 @@ impl Member {
             let level = match reply {
                 Reply::Decision(decision) => &decision.level,
                 Reply::Level(level) => level,
-                Reply::Done(_) | Reply::HandedOver | Reply::Tenants(_) | Reply::Failed(_) => {
-                    continue;
-                }
+                // A paused limiter gives no block.
+                Reply::Block { .. }
+                | Reply::Done(_)
+                | Reply::HandedOver
+                | Reply::Tenants(_)
+                | Reply::Failed(_) => continue,
             };
             if level.paused > 0 {
                 self.learn_pause(entry, reply, (level.paused, started));

@@ -1,4 +1,4 @@
-//! The steps that change or show one state of the memory store: every entry except a decision.
+//! The steps that change or show one state of the memory store: every entry except a decision that takes no block.
 
 use super::{MemoryStore, OpenedState};
 use crate::{
@@ -6,11 +6,36 @@ use crate::{
         Gate, Grant, Level, Micros, concurrency,
         gate::OpenGate,
         reserve::{self, Want},
+        token_bucket::BlockAsk,
     },
-    store::{Check, Pause, Reply},
+    store::{Check, Checks, Decision, Pause, Reply},
 };
 
 impl MemoryStore {
+    /// Decides a request of one limiter, and takes a block if the limiter gives one.
+    pub(super) fn decide_with_block_at(
+        &self,
+        now: Micros,
+        checks: &Checks,
+        budget: Micros,
+        ask: BlockAsk,
+    ) -> Reply {
+        let check = &checks[0];
+        let mut shard = self.shard(&check.key).lock();
+        let mut opened = self.open(&mut shard, check, now);
+        let (enforce, cost) = (check.enforce, check.cost);
+        let gate = opened.gate.as_deref_mut();
+        let want = Want { open: &mut opened.open, cost, enforce, gate };
+        let (reserved, usable) = reserve::decide_with_block(want, budget, ask);
+        let decision = Decision::new(reserved);
+        let taken = decision.parts.first().is_some_and(|part| part.at >= 0);
+        self.put(&mut shard, check, opened, taken, now);
+        match usable {
+            Some(usable) => Reply::Block { decision, usable },
+            None => Reply::Decision(decision),
+        }
+    }
+
     /// Gives the permits of `grant` back to the limiter, or hands a concurrency permit to the next request in the queue.
     pub(super) fn refund_at(&self, now: Micros, check: &Check, grant: Grant) -> Reply {
         match self.change(now, check, |opened| opened.refund(grant, check.cost, check.horizon)) {

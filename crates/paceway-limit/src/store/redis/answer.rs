@@ -41,15 +41,20 @@ impl ScriptCall<'_> {
             return None;
         }
         let mut numbers = Numbers { numbers: packed.iter(), texts: texts.iter() };
-        let (mut steps, windows) = self.read_plain(&mut numbers)?;
+        let (mut steps, blocks, windows) = self.read_plain(&mut numbers)?;
         let mut long = Vec::new();
-        // The groups and the windows that were decided entry by entry come first.
+        // The groups, blocks and windows that were decided entry by entry come first.
         let ways = self.entries.iter().zip(&self.plain.ways).enumerate();
         for (place, _) in steps.iter().enumerate().filter(|(_, step)| step.is_none()) {
             let is_own = |way: &Way| matches!(way, Way::Group(own) if *own == place);
             for (i, (entry, _)) in ways.clone().filter(|(_, (_, way))| is_own(way)) {
                 long.push((i, self.read_one(entry, &mut numbers)?));
             }
+        }
+        let blocks_of_call = self.plain.blocks.iter().zip(&blocks);
+        for (block, _) in blocks_of_call.filter(|(_, reply)| reply.is_none()) {
+            let entry = self.entries.get(block.entry)?;
+            long.push((block.entry, self.read_one(entry, &mut numbers)?));
         }
         let windows_of_call = self.plain.windows.iter().zip(&windows);
         for (window, _) in windows_of_call.filter(|(_, decision)| decision.is_none()) {
@@ -63,6 +68,10 @@ impl ScriptCall<'_> {
                 Way::Long => self.read_one(entry, &mut numbers)?,
                 Way::Group(place) => match steps.get_mut(*place)? {
                     Some(step) => Reply::Decision(step.decide(entry)?),
+                    None => long.take(i)?,
+                },
+                Way::Block(place) => match blocks.get(*place)? {
+                    Some(reply) => reply.clone(),
                     None => long.take(i)?,
                 },
                 Way::Window(place) => match windows.get(*place)? {
@@ -80,11 +89,11 @@ impl ScriptCall<'_> {
         (numbers.numbers.len() == 0 && agreed).then_some((replies, epoch))
     }
 
-    /// Reads the state of each group's bucket before the call, and the decision about each window; `None` for one that was
+    /// Reads the state of each group's bucket before the call, and the decision about each block and window; `None` for one that was
     /// decided entry by entry.
     fn read_plain(&self, numbers: &mut Numbers<'_>) -> Option<PlainReply> {
         let plain = &self.plain;
-        if plain.groups.is_empty() && plain.windows.is_empty() {
+        if plain.groups.is_empty() && plain.windows.is_empty() && plain.blocks.is_empty() {
             return Some(PlainReply::default());
         }
         let mut next = || numbers.next();
@@ -99,6 +108,33 @@ impl ScriptCall<'_> {
                     Some(GroupReplay { open: Open::TokenBucket(open), admitted })
                 }
             });
+        }
+        let mut blocks = Vec::with_capacity(plain.blocks.len());
+        for block in &plain.blocks {
+            let (code, at) = (next()?, next()?);
+            let level =
+                Level { remaining: next()?, next: next()?, reset_after: next()?, paused: 0 };
+            let grant = Grant { whole: next()?, ticks: next()?, born: next()?, aux: 0 };
+            let (wait, usable) = if code == 1 { (0, Some(at)) } else { (at, None) };
+            let retry_after = (wait - block.budget).max(0);
+            // The script admits a request just when its budget is enough.
+            let is_admitted = match (code, retry_after, at) {
+                (-1, ..) => None,
+                (1 | 2, 0, 0..) => Some(true),
+                (0, 1.., 0..) => Some(false),
+                _ => return None,
+            };
+            blocks.push(is_admitted.map(|is_admitted| {
+                let part = reserve::Part { at: wait, grant };
+                let parts = is_admitted.then(|| Parts::from_slice(&[part]));
+                let (at, bound_by, queued) = (wait, 0, None);
+                let reserved = Reserved { at, retry_after, bound_by, level, parts, queued };
+                let decision = Decision::new(reserved);
+                match usable {
+                    Some(usable) => Reply::Block { decision, usable },
+                    None => Reply::Decision(decision),
+                }
+            }));
         }
         let mut windows = Vec::with_capacity(plain.windows.len());
         for window in &plain.windows {
@@ -120,7 +156,7 @@ impl ScriptCall<'_> {
                 Decision::new(Reserved { at, retry_after, bound_by, level, parts, queued })
             }));
         }
-        Some((steps, windows))
+        Some((steps, blocks, windows))
     }
 
     fn read_one(&self, entry: &Entry, numbers: &mut Numbers<'_>) -> Option<Reply> {
@@ -131,6 +167,14 @@ impl ScriptCall<'_> {
         }
         Some(match entry {
             Entry::Reserve { checks, .. } => Reply::Decision(read_decision(checks, code, numbers)?),
+            Entry::Block { checks, .. } => {
+                let decision = read_decision(checks, code, numbers)?;
+                match numbers.next()? {
+                    usable @ 0.. if decision.admitted => Reply::Block { decision, usable },
+                    -1 => Reply::Decision(decision),
+                    _ => return None,
+                }
+            }
             Entry::Refund { .. } if code == 2 => Reply::HandedOver,
             Entry::Refund { .. } | Entry::Renew { .. } | Entry::Forget { .. } => {
                 Reply::Done(code == 1)
@@ -151,8 +195,8 @@ fn integer(double: f64) -> Option<i64> {
     is_one.then_some(double as i64)
 }
 
-/// The steps of the groups, and the decisions about the windows.
-type PlainReply = (Vec<Option<GroupReplay>>, Vec<Option<Decision>>);
+/// The steps of the groups, and the decisions about the blocks and the windows.
+type PlainReply = (Vec<Option<GroupReplay>>, Vec<Option<Reply>>, Vec<Option<Decision>>);
 
 /// A bucket in the state in which the script found it, and how many requests of the group the script has admitted.
 struct GroupReplay {

@@ -117,6 +117,13 @@ impl<'e> ScriptCall<'e> {
                 [gateway, number, deadline, *budget].into_iter().for_each(|n| self.number(n));
                 self.checks(checks);
             }
+            Entry::Block { checks, budget, ask } => {
+                self.packed.push(b'B');
+                [ask.requests, ask.reach, ask.jump, *budget]
+                    .into_iter()
+                    .for_each(|n| self.number(n));
+                self.checks(checks);
+            }
             Entry::Reserve { checks, budget, ticket: None } => {
                 self.packed.push(b'D');
                 self.number(*budget);

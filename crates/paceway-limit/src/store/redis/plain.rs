@@ -1,10 +1,14 @@
 //! The requests of a call that take the plain way: they ask one token bucket or one sliding window alone. Sends nothing.
 //!
 //! Requests that ask one token bucket, all for the same cost, are a *group*: they take as many numbers as one of them, and
-//! are decided in one step (`plain.lua`). Windows are decided request by request (`sliding_window/plain.lua`).
+//! are decided in one step (`plain.lua`). Windows are decided request by request (`sliding_window/plain.lua`), and so are
+//! requests that ask for a block (`block.lua`).
 
 use crate::{
-    algorithm::{Algorithm, MAX_BUDGET, Micros, STATE_VERSION, SlidingWindow, TokenBucket},
+    algorithm::{
+        Algorithm, MAX_BUDGET, Micros, STATE_VERSION, SlidingWindow, TokenBucket,
+        token_bucket::BlockAsk,
+    },
     store::{Check, Entry, OnLoss},
 };
 use ahash::{HashMap, HashSet};
@@ -16,6 +20,9 @@ const GROUPS: usize = 1024;
 /// The greatest number of requests for windows in a call, for the same reason: each has seven numbers in the reply.
 const WINDOWS: usize = 512;
 
+/// The greatest number of requests for blocks in a call. The keys of a call are compared with each of them.
+const BLOCKS: usize = 32;
+
 /// The way of an entry through the script.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Way {
@@ -23,6 +30,8 @@ pub(super) enum Way {
     Group(usize),
     /// As the request for a window of this number.
     Window(usize),
+    /// As the request for a block of this number.
+    Block(usize),
     /// Written out.
     Long,
 }
@@ -34,6 +43,7 @@ pub(super) struct PlainWay<'e> {
     pub(super) ways: Vec<Way>,
     pub(super) groups: Vec<BucketGroup<'e>>,
     pub(super) windows: Vec<WindowRequest<'e>>,
+    pub(super) blocks: Vec<BlockRequest<'e>>,
     /// The keys of the windows.
     window_keys: Vec<&'e str>,
     /// The places of the keys among the groups or the windows, while more than one is known.
@@ -60,11 +70,22 @@ pub(super) struct WindowRequest<'e> {
     pub(super) budget: Micros,
 }
 
+#[derive(Clone, Copy)]
+pub(super) struct BlockRequest<'e> {
+    /// The position of the request among the entries of the call.
+    pub(super) entry: usize,
+    check: &'e Check,
+    rule: TokenBucket,
+    pub(super) budget: Micros,
+    ask: BlockAsk,
+}
+
 /// The place of a key.
 #[derive(Debug, Clone, Copy)]
 enum KeyPlace {
     Group(usize),
     Window(usize),
+    Block,
 }
 
 /// A request that can take the plain way: it asks for permits of one token bucket or one sliding window, and is not waiting
@@ -99,11 +120,14 @@ impl<'e> PlainWay<'e> {
             // Often all requests ask for one bucket.
             groups: Vec::with_capacity(1),
             windows: Vec::new(),
+            blocks: Vec::new(),
             window_keys: Vec::new(),
             known: HashMap::default(),
         };
         let mut shared = HashSet::default();
-        for entry in entries.iter().filter(|entry| Plain::of(entry).is_none()) {
+        let is_long =
+            |entry: &&Entry| Plain::of(entry).is_none() && !matches!(entry, Entry::Block { .. });
+        for entry in entries.iter().filter(is_long) {
             shared.extend(entry.checks().iter().map(|check| &*check.key));
         }
         while let Err(key) = way.find(&shared) {
@@ -115,7 +139,8 @@ impl<'e> PlainWay<'e> {
     /// Returns the keys in the order in which the script expects them.
     pub(super) fn keys(&self) -> impl Iterator<Item = &'e str> {
         let groups = self.groups.iter().map(|group| &*group.check.key);
-        groups.chain(self.window_keys.iter().copied())
+        let blocks = self.blocks.iter().map(|block| &*block.check.key);
+        groups.chain(blocks).chain(self.window_keys.iter().copied())
     }
 
     /// Finds the way of each entry, where those of `shared` keys are written out.
@@ -127,6 +152,7 @@ impl<'e> PlainWay<'e> {
         self.ways.clear();
         self.groups.clear();
         self.windows.clear();
+        self.blocks.clear();
         self.window_keys.clear();
         self.known.clear();
         for (i, entry) in self.entries.iter().enumerate() {
@@ -137,7 +163,7 @@ impl<'e> PlainWay<'e> {
                     Algorithm::SlidingWindow(rule) => self.window(i, &plain, rule)?,
                     _ => Way::Long,
                 },
-                None => Way::Long,
+                None => self.block(i, entry, shared)?,
             };
             self.ways.push(way);
         }
@@ -165,7 +191,7 @@ impl<'e> PlainWay<'e> {
                 group.greatest = group.greatest.max(budget);
                 Ok(Way::Group(place))
             }
-            Some(KeyPlace::Window(_)) => Err(&check.key),
+            Some(KeyPlace::Window(_) | KeyPlace::Block) => Err(&check.key),
             None if place >= GROUPS => Ok(Way::Long),
             None => {
                 self.note(&check.key, KeyPlace::Group(place));
@@ -199,7 +225,37 @@ impl<'e> PlainWay<'e> {
         Ok(Way::Window(place))
     }
 
+    /// The way of an entry that is not plain, or whose key is shared.
+    fn block(
+        &mut self,
+        i: usize,
+        entry: &'e Entry,
+        shared: &HashSet<&str>,
+    ) -> Result<Way, &'e str> {
+        let Entry::Block { checks, budget, ask } = entry else { return Ok(Way::Long) };
+        let check = &checks[0];
+        if shared.contains(&*check.key) {
+            return Ok(Way::Long);
+        }
+        let (place, budget) = (self.blocks.len(), (*budget).min(MAX_BUDGET));
+        match check.algorithm {
+            Algorithm::TokenBucket(rule)
+                if check.enforce
+                    && budget >= 0
+                    && place < BLOCKS
+                    && self.place_of(&check.key).is_none() =>
+            {
+                self.blocks.push(BlockRequest { entry: i, check, rule, budget, ask: *ask });
+                Ok(Way::Block(place))
+            }
+            _ => Err(&check.key),
+        }
+    }
+
     fn place_of(&self, key: &str) -> Option<KeyPlace> {
+        if self.blocks.iter().any(|block| *block.check.key == *key) {
+            return Some(KeyPlace::Block);
+        }
         match (&*self.groups, &*self.window_keys) {
             ([], []) => None,
             ([one], []) => (*one.check.key == *key).then_some(KeyPlace::Group(0)),
@@ -221,13 +277,15 @@ impl<'e> PlainWay<'e> {
 
     /// Returns the groups and the windows as one word of the call, as `plain.lua` describes it.
     pub(super) fn packed(&self) -> Vec<u8> {
-        let (groups, windows) = (self.groups.len(), self.windows.len());
-        if groups + windows == 0 {
+        let (groups, windows, blocks) = (self.groups.len(), self.windows.len(), self.blocks.len());
+        if groups + windows + blocks == 0 {
             return Vec::new();
         }
-        let mut packed = Vec::with_capacity(82 + 24 * groups + 88 * windows);
+        let mut packed = Vec::with_capacity(84 + 24 * groups + 88 * windows + 106 * blocks);
         packed.extend((groups as u16).to_le_bytes());
         packed.extend((windows as u16).to_le_bytes());
+        packed.extend((blocks as u16).to_le_bytes());
+        let groups_and_blocks = groups + blocks;
         let mut place = 0;
         let alike = |a: &BucketGroup<'_>, b: &BucketGroup<'_>| {
             (a.rule, a.check.cost, horizon(a.check)) == (b.rule, b.check.cost, horizon(b.check))
@@ -247,11 +305,19 @@ impl<'e> PlainWay<'e> {
                 place += 1;
             }
         }
+        for BlockRequest { check, rule, budget, ask, .. } in &self.blocks {
+            let [per, den, most] = rule.args();
+            packed.extend_from_slice(&[STATE_VERSION, check.algorithm.letter()]);
+            integers(&mut packed, &[per, den, most]);
+            let (full, length) = (most * per, check.cost * per);
+            doubles(&mut packed, &[per, den, full, length, rule.far(), horizon(check), *budget]);
+            doubles(&mut packed, &[ask.requests, ask.reach, ask.jump]);
+        }
         for WindowRequest { key, check, rule, budget, .. } in &self.windows {
             let [count, span, grain] = rule.args();
             integers(&mut packed, &[span, count, count, span]);
             // Lua counts from 1, and the epoch's key is the first.
-            let number = (self.groups.len() + key + 2) as i64;
+            let number = (groups_and_blocks + key + 2) as i64;
             let horizon = horizon(check);
             doubles(&mut packed, &[number, check.cost, *budget, count, span, grain, horizon]);
         }

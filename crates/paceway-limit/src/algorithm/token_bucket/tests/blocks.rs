@@ -1,13 +1,14 @@
 //! The laws of a token bucket whose permits gateways take in blocks and use later, as properties.
 
 use super::{laws::obeys, *};
-use crate::algorithm::token_bucket::BlockAsk;
+use crate::algorithm::{Algorithm, token_bucket::BlockAsk};
 use proptest::prelude::*;
 
 /// A permit of a block that was not used yet: its grant, and the last instant at which it may be used.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     grant: Grant,
+    taken: Micros,
     until: Micros,
 }
 
@@ -21,12 +22,18 @@ enum Step {
         reach: Micros,
         jump: Micros,
     },
-    /// A permit of a block is used.
+    /// Requests take all permits that are there.
+    Flood,
+    /// This number of permits of blocks is used.
     Use(usize),
     /// A permit of a block comes back to the store.
     Return(usize),
     /// A request that waits leaves.
     Leave(usize),
+    /// A request is sent that reserves this many permits.
+    Send(i64),
+    /// One of these has used a single permit, and returns the others.
+    Settle(usize),
 }
 
 fn steps() -> impl Strategy<Value = Vec<(Micros, Step)>> {
@@ -37,9 +44,12 @@ fn steps() -> impl Strategy<Value = Vec<(Micros, Step)>> {
             reach,
             jump: reach + more,
         }),
-        4 => (0..60usize).prop_map(Step::Use),
+        1 => Just(Step::Flood),
+        4 => (1..6usize).prop_map(Step::Use),
         1 => (0..60usize).prop_map(Step::Return),
         1 => (0..6usize).prop_map(Step::Leave),
+        1 => (2..6i64).prop_map(Step::Send),
+        1 => (0..6usize).prop_map(Step::Settle),
     ];
     prop::collection::vec((prop_oneof![2 => Just(0), 3 => 0..100i64, 1 => 0..900i64], step), 1..80)
 }
@@ -57,6 +67,7 @@ fn take_block(bucket: &mut Bucket, now: Micros, ask: BlockAsk) -> Option<Vec<Hel
     let TokenBucket { per, den, .. } = bucket.rule;
     let held = |i: i64| Held {
         grant: first.after(i * per, den),
+        taken: now,
         until: now + usable + (i * per).div_euclid(den),
     };
     Some((0..ask.requests).map(held).collect())
@@ -70,6 +81,9 @@ proptest! {
     fn never_too_many_with_blocks(rule in any(), steps in steps()) {
         let mut bucket = Bucket { rule, state: None };
         let (mut used, mut waiting, mut held) = (Vec::new(), Vec::new(), Vec::<Held>::new());
+        let mut sent: Vec<(Micros, Grant, i64)> = Vec::new();
+        // No request waits longer than 2 ms, and no permit of a block is used later than that.
+        let horizon = Algorithm::TokenBucket(rule).horizon(2000, 1);
         let mut now = T0;
         for (after, step) in steps {
             now += after;
@@ -78,7 +92,7 @@ proptest! {
                 used.extend(is_past.then_some((*at, 1)));
                 !is_past
             });
-            held.retain(|permit| permit.until >= now);
+            held.retain(|permit| permit.until.min(permit.taken + 2000) >= now);
             match step {
                 Step::Ask { budget } => {
                     waiting.extend(bucket.ask(now, 1, budget).ok());
@@ -89,21 +103,69 @@ proptest! {
                     prop_assert!(block.iter().all(|permit| permit.until >= now + reach));
                     held.extend(block);
                 }
-                Step::Use(i) if i < held.len() => {
-                    held.swap_remove(i);
-                    used.push((now, 1));
+                Step::Flood => {
+                    while let Ok((at, _)) = bucket.ask(now, 1, 0) {
+                        used.push((at, 1));
+                    }
+                }
+                Step::Use(count) => {
+                    // The last of them can be used the longest.
+                    let left = held.len().saturating_sub(count);
+                    used.extend(held.drain(left..).map(|_| (now, 1)));
                 }
                 Step::Return(i) if i < held.len() => {
                     bucket.refund(now, held.swap_remove(i).grant, 1);
                 }
+                Step::Send(cost) => {
+                    let send = bucket.ask(now, cost, 0).ok();
+                    sent.extend(send.map(|(at, grant)| (at, grant, cost)));
+                }
+                Step::Settle(i) if i < sent.len() => {
+                    let (at, grant, cost) = sent.swap_remove(i);
+                    used.push((at, 1));
+                    let rest = Algorithm::TokenBucket(rule).unused_part(grant, cost, 1);
+                    let (grant, cost) = rest.expect("some are unused");
+                    let mut open = Open::new(bucket.state.as_mut(), now, rule);
+                    open.settle(grant, cost, horizon);
+                    bucket.state = open.close().map(|(state, _)| state);
+                }
                 Step::Leave(i) if i < waiting.len() => {
                     let (_, grant) = waiting.swap_remove(i);
-                    prop_assert!(bucket.refund(now, grant, 1));
+                    bucket.refund(now, grant, 1);
                 }
                 _ => {}
             }
         }
         used.extend(waiting.iter().map(|(at, _)| (*at, 1)));
+        used.extend(sent.iter().map(|(at, _, cost)| (*at, *cost)));
+        prop_assert!(obeys(rule, &mut used), "{used:?}");
+    }
+
+    /// A request returns permits after a block was taken, so that the line moves back. The permits of the block are used as late
+    /// as they can be, and at the same instant all others that are there.
+    #[test]
+    fn a_line_that_moves_back_moves_no_permit_that_is_held(
+        (rule, cost, requests) in (any(), 2..9i64, 2..9i64),
+        (longest, [first, second]) in (0..3000i64, [0..300i64, 0..2000i64]),
+    ) {
+        let horizon = Algorithm::TokenBucket(rule).horizon(longest, 1);
+        let mut bucket = Bucket { rule, state: None };
+        let (_, grant) = bucket.ask(T0, cost, 0).expect("an unused bucket");
+        let mut used = vec![(T0, 1)];
+        let ask = BlockAsk { requests, reach: 0, jump: 0 };
+        let block = take_block(&mut bucket, T0, ask).unwrap_or_default();
+        let rest = Algorithm::TokenBucket(rule).unused_part(grant, cost, 1);
+        let (grant, cost) = rest.expect("some are unused");
+        let mut open = Open::new(bucket.state.as_mut(), T0 + first, rule);
+        open.settle(grant, cost, horizon);
+        bucket.state = open.close().map(|(state, _)| state);
+        let last = block.iter().map(|permit| permit.until.min(T0 + longest)).max().unwrap_or(T0);
+        let now = last.min(T0 + first + second).max(T0 + first);
+        let held = block.iter().filter(|permit| permit.until.min(T0 + longest) >= now);
+        used.extend(held.map(|_| (now, 1)));
+        while let Ok((at, _)) = bucket.ask(now, 1, 0) {
+            used.push((at, 1));
+        }
         prop_assert!(obeys(rule, &mut used), "{used:?}");
     }
 

@@ -1,0 +1,59 @@
+//! A limiter of a history, as its seed draws it. Decides nothing.
+
+use super::{MS, Micros, SECOND, choice};
+use fastrand::Rng;
+use paceway::{
+    algorithm::{Algorithm, Concurrency, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket},
+    store::OnFailure,
+};
+
+#[derive(Debug, Clone)]
+pub(crate) struct Limiter {
+    pub(crate) rule: Algorithm,
+    pub(crate) count: i64,
+    pub(crate) period: Micros,
+    pub(crate) on_failure: OnFailure,
+}
+
+// === impl Limiter ===
+
+impl Limiter {
+    pub(super) fn draw(rng: &mut Rng) -> Self {
+        let period = *choice(rng, &[250, 500, 1000]) * MS;
+        let count = rng.i64(4..=12) * period / (250 * MS);
+        let margin = *choice(rng, &[0, 0, 20]) * MS;
+        let rule = match rng.u8(0..10) {
+            0..3 => TokenBucket::new(count, period, rng.i64(4..=count.max(4)))
+                .map(Algorithm::TokenBucket),
+            3..5 => SlidingWindow::new(count, period, margin).map(Algorithm::SlidingWindow),
+            5..7 => FixedWindow::new(count, period).map(Algorithm::FixedWindow),
+            7..8 => LeakyBucket::new(count, period, margin, None).map(Algorithm::LeakyBucket),
+            _ => Concurrency::new(rng.i64(2..=8), rng.i64(2..=4) * SECOND)
+                .map(Algorithm::Concurrency),
+        };
+        let on_failure = match rng.u8(0..6) {
+            0 => OnFailure::Reject,
+            1 => OnFailure::Allow,
+            _ => OnFailure::Share { period },
+        };
+        Self { rule: rule.expect("within the bounds of every rule"), count, period, on_failure }
+    }
+
+    /// Makes a token bucket six times as fast, with a burst that one call can ask for.
+    pub(super) fn quicken(&mut self) {
+        if let Algorithm::TokenBucket(_) = self.rule {
+            self.count *= 6;
+            let rule = TokenBucket::new(self.count, self.period, self.count.min(100));
+            self.rule = rule.map_or(self.rule, Algorithm::TokenBucket);
+        }
+    }
+
+    /// The time between two grants of a saturated limiter, when each call takes `hold`.
+    pub(crate) fn spacing(&self, hold: Micros) -> Micros {
+        match self.rule {
+            Algorithm::Concurrency(rule) => hold.max(MS) / rule.max(),
+            Algorithm::LeakyBucket(_) => self.period / self.count + self.rule.margin(),
+            _ => (self.period + self.rule.margin()) / self.count,
+        }
+    }
+}
