@@ -160,7 +160,7 @@ async fn gateways(
 }
 
 fn check(name: &str, rule: Option<Algorithm>) -> Result<Check, Failure> {
-    Ok(Check::new(format!("{{bench}}:{name}"), rule.ok_or("not a rule")?))
+    Ok(Check::new(format!("{{bench}}:{name}"), rule.ok_or("not a rule")?).with_blocks())
 }
 
 async fn connect(address: SocketAddr) -> Result<RedisStore, Failure> {

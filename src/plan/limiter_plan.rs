@@ -40,6 +40,8 @@ struct Demand {
     wait: Micros,
     /// The greatest cost of a request that uses it, permits.
     cost: i64,
+    /// Whether an answer can return permits, by the true cost of its request.
+    settles: bool,
 }
 
 // === impl LimiterPlan ===
@@ -77,6 +79,7 @@ impl LimiterPlan {
                 overflow,
                 on_failure: limiter.without_store(rate),
                 turn: None,
+                blocks: !is_used.settles && is_used.cost <= algorithm.capacity() / 4,
             }
         });
         let checks = checks.collect();
@@ -136,7 +139,7 @@ impl LimiterPlan {
     ) -> Option<Vec<Check>> {
         let filled = format!("{}@{rate}", filled.unwrap_or_default());
         let per_second = nanohertz(i64::try_from(rate.count).ok()?, micros(rate.period));
-        let Demand { wait, cost: most } = self.demand;
+        let Demand { wait, cost: most, .. } = self.demand;
         let at = |check: Check| {
             let algorithm = check.algorithm.at_rate(per_second, most)?;
             Some(Check { algorithm, horizon: algorithm.horizon(wait, most), ..check })
@@ -155,8 +158,9 @@ impl LimiterPlan {
     #[cold]
     pub(crate) fn renewed(&self, check: &Check, i: usize) -> Check {
         let algorithm = self.auto.as_ref().map_or(check.algorithm, |auto| auto.algorithm(i));
-        let Demand { wait, cost } = self.demand;
-        Check { algorithm, horizon: algorithm.horizon(wait, cost), ..check.clone() }
+        let Demand { wait, cost, .. } = self.demand;
+        // Blocks would end with each new rate.
+        Check { algorithm, horizon: algorithm.horizon(wait, cost), blocks: false, ..check.clone() }
     }
 
     /// The check of one permit for each of its rates, with the rules that hold now. Those of a limiter with a key name no
@@ -205,14 +209,15 @@ impl Demand {
     /// The demand on the limiter with index `i`, over all routes of `config`.
     fn of(i: usize, config: &Config) -> Self {
         let most = config.limiters[i].capacity();
-        let mut all = Self { wait: 0, cost: 1 };
+        let mut all = Self { wait: 0, cost: 1, settles: false };
         for route in &config.routes {
             for charge in route.limiters.iter().filter(|charge| charge.limiter == i) {
                 // `hits_addend` multiplies the cost of a descriptor.
                 let fixed = charge.cost.fixed().filter(|_| route.path != PathRule::Descriptor);
                 let cost = fixed.unwrap_or(most);
                 let wait = micros(route.max_wait.max(route.max_wait_cap));
-                all = Self { wait: all.wait.max(wait), cost: all.cost.max(cost) };
+                let settles = all.settles || charge.cost.settle().is_some();
+                all = Self { wait: all.wait.max(wait), cost: all.cost.max(cost), settles };
             }
         }
         all

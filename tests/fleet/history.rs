@@ -217,10 +217,11 @@ impl History {
         let (wait, cost) = users
             .fold((0, 1), |(wait, cost), route| (route.budget.max(wait), route.cost.max(cost)));
         let own = if rule.lease().is_some() { 1 } else { route.cost };
-        Check::new(format!("paceway:{{f}}:{limiter}:{key}"), rule)
+        let check = Check::new(format!("paceway:{{f}}:{limiter}:{key}"), rule)
             .with_cost(own)
             .with_horizon(rule.horizon(wait, cost))
-            .with_on_failure(on_failure)
+            .with_on_failure(on_failure);
+        if self.has_blocks { check.with_blocks() } else { check }
     }
 }
 

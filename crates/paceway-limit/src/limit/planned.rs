@@ -84,6 +84,8 @@ impl Planned {
             overflow: key.map(|_| self.names.of(Some("#overflow")).into()),
             on_failure: self.on_failure,
             turn: self.weights.as_ref().map(turn),
+            // A program may settle its permits, and name any cost.
+            blocks: false,
         }
     }
 }

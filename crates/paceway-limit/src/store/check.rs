@@ -27,6 +27,9 @@ pub struct Check {
     pub on_failure: OnFailure,
     /// How the request takes its turn among those that wait for this limiter; `None`: first come, first served.
     pub turn: Option<Turn>,
+    /// Whether a gateway may take permits of this limiter in blocks, for requests that come later. A block splits the free room of a
+    /// bucket, so no request of the limiter should cost more than a quarter of it, and none should return permits by its true cost.
+    pub blocks: bool,
 }
 
 /// A request's limiters: at least one, and no key twice. They are made once, when a configuration is loaded.
@@ -100,6 +103,7 @@ impl Check {
             overflow: None,
             on_failure,
             turn: None,
+            blocks: false,
         }
     }
 
@@ -132,6 +136,12 @@ impl Check {
     #[must_use]
     pub fn with_turn(self, turn: Turn) -> Self {
         Self { turn: Some(turn), ..self }
+    }
+
+    /// Lets gateways take permits of this limiter in blocks, which they do not unless this is called.
+    #[must_use]
+    pub fn with_blocks(self) -> Self {
+        Self { blocks: true, ..self }
     }
 
     /// The loss at the instant `at` as this limiter sees it; `None` if it trusts the store.

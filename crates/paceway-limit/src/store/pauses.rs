@@ -196,14 +196,15 @@ impl Pauses {
         }
     }
 
-    /// From now on `keeper` drops permits when a pause is learned.
+    /// From now on `keeper` drops permits when a pause is learned, or a limiter is reset.
     pub(super) fn tell(&self, keeper: Weak<dyn KeepsPermits>) {
         let mut keepers = self.keepers.lock();
         keepers.retain(|keeper| keeper.strong_count() > 0);
         keepers.push(keeper);
     }
 
-    fn drop_permits(&self, key: Option<&str>) {
+    /// Drops the permits that workers of this process keep for `key`, or for all keys.
+    pub(super) fn drop_permits(&self, key: Option<&str>) {
         let keepers = self.keepers.lock();
         keepers.iter().filter_map(Weak::upgrade).for_each(|keeper| keeper.drop_permits(key));
     }

@@ -9,7 +9,7 @@ use crate::{
     store::{
         Answer, BoxFuture, Check, Checks, Decision, Entry, Note, NoteChange, Pause, Pauses, Reply,
         ScanPlace, ScanStep, Source, Store, StoreAdmin, StoreError, TenantLevel, calls::Calls,
-        health::Member, pauses::KeepsPermits, settlement,
+        health::Member, settlement,
     },
 };
 use ahash::RandomState;
@@ -47,7 +47,7 @@ impl Batched {
         Self::over(Backend::new(script, metrics, Some(member), Duration::ZERO, &pauses), pauses)
     }
 
-    fn over(backend: Backend, pauses: Arc<Pauses>) -> Self {
+    pub(super) fn over(backend: Backend, pauses: Arc<Pauses>) -> Self {
         Self { backend: Arc::new(backend), queues: Arc::default(), pauses }
     }
 
@@ -149,12 +149,13 @@ impl Store for Batched {
 
     fn lower(&self, check: &Check, remaining: i64) -> Answer<Level> {
         self.backend.blocks.lowered(&check.key);
+        self.pauses.drop_permits(Some(&check.key));
         self.ask_level(Entry::Lower { check: check.clone(), remaining })
     }
 
     fn pause(&self, checks: &Checks, pause: Pause) -> Answer<()> {
         for check in checks.iter().filter(|check| check.enforce) {
-            self.backend.blocks.drop_permits(Some(&check.key));
+            self.pauses.drop_permits(Some(&check.key));
         }
         let asked: Vec<_> = pause.entries(checks).map(|entry| self.ask(entry)).collect();
         Answer::Later(Box::pin(async move {
@@ -173,7 +174,8 @@ impl Store for Batched {
 
 impl StoreAdmin for Batched {
     fn forget(&self, check: &Check) -> Answer<bool> {
-        self.backend.blocks.drop_permits(Some(&check.key));
+        // The blocks are those of the workers; this store is that of the admin side.
+        self.pauses.drop_permits(Some(&check.key));
         self.ask_done(Entry::Forget { check: check.clone() })
     }
 

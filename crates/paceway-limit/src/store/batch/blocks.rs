@@ -179,8 +179,8 @@ impl Blocks {
             return;
         }
         let (requests, level, first) = (ask.requests, decision.level, part.grant);
-        decision.level.remaining += requests - 1;
-        self.lapsed.increment(key.block.as_ref().map_or(0, Block::left));
+        decision.level.remaining += (requests - 1) * key.cost;
+        self.clear(key);
         key.block = Some(Block { sent, usable, first, level, requests, next: 1 });
     }
 
@@ -203,8 +203,8 @@ impl Blocks {
         }
     }
 
-    /// Whether this gateway may keep permits: it receives the messages about pauses, and no other gateway decides alone, whose share would have to
-    /// be charged with each of them.
+    /// Whether this gateway may keep permits: it receives the messages about pauses, and no other gateway decides alone, whose
+    /// share would have to be charged with each of them.
     fn may_ask(&self) -> bool {
         self.pauses.hears() && self.member.as_ref().is_none_or(|member| !member.misses_others())
     }
@@ -225,11 +225,11 @@ impl Blocks {
             self.clear(key);
             return None;
         };
-        self.lapsed.increment((i - block.next).unsigned_abs());
-        self.served.increment(1);
+        self.lapsed.increment(((i - block.next) * key.cost).unsigned_abs());
+        self.served.increment(key.cost.unsigned_abs());
         block.next = i + 1;
         let level = Level {
-            remaining: block.level.remaining + block.requests - block.next,
+            remaining: block.level.remaining + (block.requests - block.next) * key.cost,
             reset_after: (block.level.reset_after - passed).max(0),
             ..block.level
         };
@@ -251,7 +251,8 @@ impl Blocks {
 
     fn clear(&self, key: &mut KeyBlock) {
         key.is_asked = false;
-        self.lapsed.increment(key.block.take().as_ref().map_or(0, Block::left));
+        let left = key.block.take().as_ref().map_or(0, Block::left);
+        self.lapsed.increment(left * key.cost.unsigned_abs());
     }
 }
 

@@ -40,7 +40,8 @@ impl BlockPolicy {
     /// The bucket that a request asks alone, if it is one that can give blocks.
     pub(super) fn bucket<'c>(&self, checks: &'c Checks) -> Option<(&'c Check, TokenBucket)> {
         let [check] = &**checks else { return None };
-        let rule = self.fast(check).filter(|_| check.enforce && check.turn.is_none())?;
+        let may_have_some = check.blocks && check.enforce && check.turn.is_none();
+        let rule = self.fast(check).filter(|_| may_have_some)?;
         Some((check, rule))
     }
 

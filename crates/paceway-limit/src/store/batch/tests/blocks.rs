@@ -1,7 +1,7 @@
 //! Blocks of permits, on virtual time: how many calls they save, the order of requests, the law, and what ends them.
 
 use super::*;
-use crate::store::{Answer, Pause};
+use crate::store::{Answer, Pause, batch::backend::Backend};
 use rstest::rstest;
 
 /// Random numbers below the argument, the same for the same seed: the upper half of a linear congruential generator
@@ -18,7 +18,7 @@ fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
 /// A bucket of this many permits that fills in a second.
 fn fast(rate: i64) -> Checks {
     let rule = TokenBucket::new(rate, 1_000_000, rate).expect("a rule");
-    Arc::new([Check::new("{t}:fast", Algorithm::TokenBucket(rule))])
+    Arc::new([Check::new("{t}:fast", Algorithm::TokenBucket(rule)).with_blocks()])
 }
 
 /// Asks so often, one after the other, and returns the number of calls that the store executed for it.
@@ -99,14 +99,18 @@ async fn permits_of_a_block_end_with(
     calls = far.0.calls.load(SeqCst);
     assert!(passes(&store, &checks).await);
     assert_eq!(far.0.calls.load(SeqCst), calls, "it is served from the block");
+    // Operators, and the answers that other workers receive, change limiters through stores of their own.
+    let (script, pauses) = (Arc::new(far.clone()), store.pauses().clone());
+    let backend = Backend::new(script, StoreMetrics::noop(), None, TIMEOUT, &pauses);
+    let admin = Batched::over(backend, pauses);
     match event {
         Event::Pause => {
             let pause = Pause { span: 3_000_000, status: 429 };
             store.pause(&checks, pause).get().await.expect("an answer");
         }
         Event::NewsOfAPause => store.pauses().learn(&checks[0].key, 100_000, 429),
-        Event::Reset => assert!(store.forget(&checks[0]).get().await.expect("an answer")),
-        Event::Lower => drop(store.lower(&checks[0], 5_000).get().await.expect("a level")),
+        Event::Reset => assert!(admin.forget(&checks[0]).get().await.expect("an answer")),
+        Event::Lower => drop(admin.lower(&checks[0], 5_000).get().await.expect("a level")),
         Event::Rule => checks = fast(20_000),
         Event::Deaf => store.pauses().set_hears(false),
         Event::Time => sleep(Duration::from_millis(500)).await,
@@ -165,7 +169,8 @@ async fn never_too_many(seed: u64) -> usize {
     const BURST: i64 = 400;
     let mut random = numbers(seed);
     let rule = TokenBucket::new(1_000, 1_000_000, BURST).expect("a rule");
-    let checks: Checks = Arc::new([Check::new("{t}:fast", Algorithm::TokenBucket(rule))]);
+    let checks: Checks =
+        Arc::new([Check::new("{t}:fast", Algorithm::TokenBucket(rule)).with_blocks()]);
     let script = DistantScript::default();
     let store = || Batched::new(Arc::new(script.clone()), TIMEOUT * 10, StoreMetrics::noop());
     let stores = [store(), store(), store()];
