@@ -55,7 +55,12 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
     };
     let rows = [
         row("user instructions per request, memory store", "paceway, memory", 29_000.0, 25_000.0),
-        row("the same with Redis, most decisions from blocks", "paceway, Redis", 50_000.0, 42_000.0),
+        row(
+            "the same with Redis, most decisions from blocks",
+            "paceway, Redis",
+            50_000.0,
+            42_000.0,
+        ),
     ];
     let rows = rows.into_iter().flatten().collect();
     let table = Table {
