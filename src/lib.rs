@@ -13,6 +13,7 @@ pub mod path;
 pub mod suggest;
 pub mod log;
 pub mod tls;
+mod socket;
 pub mod upstream;
 pub mod key;
 pub mod throttle;

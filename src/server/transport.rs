@@ -1,5 +1,6 @@
 //! The byte stream to a client: TCP, or TLS over it. Knows no protocol above.
 
+use crate::socket;
 use std::{
     io::{self, IoSlice},
     pin::{Pin, pin},
@@ -58,7 +59,7 @@ impl AsyncWrite for Transport {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
+            Self::Plain(tcp) => socket::poll_write(tcp, cx, buf),
             Self::Tls(tls) => Pin::new(tls).poll_write(cx, buf),
         }
     }

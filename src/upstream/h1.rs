@@ -33,11 +33,11 @@ use std::{
     io,
     net::SocketAddr,
     pin::{Pin, pin},
-    task::{Context, Poll, Waker, ready},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, ReadBuf},
+    io::AsyncReadExt,
     time::{Instant, Sleep, sleep},
 };
 
@@ -109,10 +109,7 @@ impl H1Connection {
 
     /// Whether an idle connection can take a request: it is open, and the upstream has sent nothing on it meanwhile.
     pub(super) fn is_ready(&mut self) -> bool {
-        let mut nothing = [0; 1];
-        let mut cx = Context::from_waker(Waker::noop());
-        let came = Pin::new(&mut self.io).poll_read(&mut cx, &mut ReadBuf::new(&mut nothing));
-        self.is_clean() && came.is_pending()
+        self.is_clean() && !self.io.has_input()
     }
 
     /// Sends a request and reads the head of its response. `inform` is called with each interim response (1xx).

@@ -1,15 +1,16 @@
 //! Reads and writes the bytes of a connection to an upstream, with TLS or without, and counts those that it read. Knows
 //! no HTTP.
 
+use crate::socket;
 use std::{
-    io::{self, IoSlice},
+    io::{self, ErrorKind, IoSlice},
     net::SocketAddr,
     pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -66,6 +67,20 @@ impl UpstreamStream {
         }
     }
 
+    /// Whether the other end has sent bytes that were not read, or has closed the connection.
+    pub(super) fn has_input(&mut self) -> bool {
+        let mut one = [0; 1];
+        let read = match &mut self.io {
+            Kind::Plain(stream) => {
+                let read = stream.try_read(&mut one);
+                return !matches!(read, Err(error) if error.kind() == ErrorKind::WouldBlock);
+            }
+            Kind::Tls(stream) => Pin::new(stream)
+                .poll_read(&mut Context::from_waker(Waker::noop()), &mut ReadBuf::new(&mut one)),
+        };
+        read.is_ready()
+    }
+
     /// The counter of the bytes that were read. It stays valid when hyper owns the stream.
     pub(super) fn traffic(&self) -> Arc<BytesRead> {
         self.traffic.clone()
@@ -96,7 +111,7 @@ impl AsyncWrite for UpstreamStream {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         match &mut self.io {
-            Kind::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Kind::Plain(stream) => socket::poll_write(stream, cx, buf),
             Kind::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
         }
     }

@@ -137,7 +137,7 @@ async fn gateway(upstream: &Upstream, tracing: &str) -> Gateway {
         "workers: 1
 upstream: {}
 tracing: {{ {tracing} }}
-limiters: {{ shop: {{ rate: 1/300ms, burst: 1, key: \"{{header.x-shop}}\" }} }}
+limiters: {{ shop: {{ rate: 1/2s, burst: 1, key: \"{{header.x-shop}}\" }} }}
 routes:
 - {{ name: free, suffix: /free }}
 - {{ name: limited, suffix: /limited, limiters: [shop], max_wait: 30s }}

@@ -200,14 +200,14 @@ async fn they_also_agree_on_a_state_at_its_bound() {
         entries.push(Entry::Reserve { checks: Arc::new([check]), budget: HOUR, ticket: None });
     }
     let mut grants = Vec::new();
-    for batch in entries.chunks(128) {
+    for batch in entries.chunks(32) {
         run(&store, &memory, T0, &mut batch.to_vec(), &mut grants).await.expect("the same");
     }
     assert!(redis.bytes(fast).len() > RUN * MAX_HOLES, "not at its bound");
     grants.retain(|(check, _)| &*check.key == fast);
     let gifts: Vec<_> =
         grants.drain(..).step_by(7).map(|(check, grant)| Entry::Refund { check, grant }).collect();
-    for batch in gifts.chunks(128) {
+    for batch in gifts.chunks(32) {
         run(&store, &memory, T0 + 1, &mut batch.to_vec(), &mut grants).await.expect("the same");
     }
 }
@@ -228,7 +228,7 @@ async fn they_also_agree_on_a_very_long_queue_under_another_period() {
         entries.push(Entry::Reserve { checks: Arc::new([check]), budget: HOUR, ticket: None });
     }
     let mut grants = Vec::new();
-    for (i, batch) in entries.chunks(128).enumerate() {
+    for (i, batch) in entries.chunks(32).enumerate() {
         let now = T0 + 100 * i as i64;
         run(&store, &memory, now, &mut batch.to_vec(), &mut grants).await.expect("the same");
     }
