@@ -185,6 +185,9 @@ impl MemoryStore {
         let mut shard = self.shard(&checks[0].key).lock();
         if let [check] = &checks[..] {
             // Most requests have one limiter.
+            if let Some(granted) = self.grant_now(&mut shard, check, now) {
+                return Decision::new(granted);
+            }
             let mut opened = self.open(&mut shard, check, now);
             opened.take_turn(check);
             let (enforce, cost) = (check.enforce, check.cost);
