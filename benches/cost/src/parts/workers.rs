@@ -6,8 +6,10 @@
 //! lower, times the workers in use: they have equally many connections, and still the busier one is full first. Two
 //! workers that disturb each other in nothing and are equally busy give 2, if the cores do not disturb each other.
 //!
-//! A third system shows whether the cores do: two systems of one core at the same time, with nothing shared but the
-//! machine. Their gain is the CPU that a second worker can have.
+//! Two more systems show whether the cores do: two gateways of one worker at the same time, with nothing shared but the
+//! machine. Bound to a core each, with their loads and origins, they never send a byte to the other core. Free on both
+//! cores, as two workers and their load are, they pay for what the cores have to tell each other. Their gain is the CPU that
+//! a second worker can have.
 
 use super::{Ask, Bench, missing};
 use crate::{
@@ -62,13 +64,16 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
         })
     };
     let (one, another, two) = (system(1, first)?, system(1, second)?, system(2, both)?);
-    let turns: [Turn<'_, Work>; 3] = [
+    let (free, free_too) = (system(1, both)?, system(1, both)?);
+    let turns: [Turn<'_, Work>; 4] = [
         Box::new(|| work(bench, &[&one])),
         Box::new(|| work(bench, &[&two])),
         Box::new(|| work(bench, &[&one, &another])),
+        Box::new(|| work(bench, &[&free, &free_too])),
     ];
     let samples = rounds(bench.settings.rounds * MORE, &turns)?;
     let gain = |more: &Work, one: &Work| one.cpu / more.cpu * more.spread;
+    let as_two = |two: &Work, apart: &Work| gain(two, apart) / apart.spread * 2.0;
     let rows = vec![
         Row::new(
             "2 workers against 1: requests per CPU-second × workers in use",
@@ -77,16 +82,28 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
             paired(&samples[1], &samples[0], gain),
         ),
         Row::new(
-            "2 gateways that share nothing against 1: the same",
+            "2 gateways that share nothing against 1: the same, bound to a core each",
             2,
             None,
             paired(&samples[2], &samples[0], gain),
         ),
         Row::new(
-            "2 workers against 1, where 2 gateways count as 2",
+            "2 gateways that share nothing against 1: the same, free on both cores",
+            2,
+            None,
+            paired(&samples[3], &samples[0], gain),
+        ),
+        Row::new(
+            "2 workers against 1, where 2 gateways bound to cores count as 2",
+            2,
+            None,
+            paired(&samples[1], &samples[2], as_two),
+        ),
+        Row::new(
+            "2 workers against 1, where 2 gateways free on both cores count as 2",
             2,
             Some(Target::AtLeast { must: 1.7 }),
-            paired(&samples[1], &samples[2], |two, apart| gain(two, apart) / apart.spread * 2.0),
+            paired(&samples[1], &samples[3], as_two),
         ),
     ];
     let line = |name: &str, own: &[Work]| {
@@ -106,6 +123,7 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
             line("1 worker, 1 core", &samples[0]),
             line("2 workers, 2 cores", &samples[1]),
             line("2 gateways, 1 worker and 1 core each", &samples[2]),
+            line("2 gateways, 1 worker each, 2 cores", &samples[3]),
         ],
     };
     Ok(Report { rows, tables: vec![table], bars: Vec::new() })
