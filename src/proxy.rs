@@ -1,4 +1,5 @@
-//! The way of a request: validate ─▶ route ─▶ limit ─▶ upstream, and the answer at the end. [`Proxy::serve`] is all of it.
+//! The way of a request: validate ─▶ route ─▶ limit ─▶ upstream, and the answer at the end. `Proxy::answer` has all of its
+//! steps.
 
 mod access_line;
 mod arrival;
@@ -339,11 +340,11 @@ impl Inner {
     }
 }
 
-/// Why the gateway refuses a message for what it says itself: a message that came on some connection.
+/// Checks a message by its content alone, whatever connection it came on.
 ///
 /// # Errors
 ///
-/// As the gateway answers it.
+/// The failure that the gateway answers with.
 pub fn validate<B>(config: &Config, request: &Request<B>) -> Result<(), Failure> {
     let seen = HeaderFlags::of(request.headers());
     validate::message((&config.limits, &config.paths), request, seen).map(drop)
@@ -359,7 +360,8 @@ fn asked_host<'r>(uri: &'r Uri, host: Option<&'r HeaderValue>) -> Option<&'r str
     host.map(host_of)
 }
 
-/// Whether the client of `request` sends no body before it is asked for it, by the upstream.
+/// Whether the client of `request` sends no body before it is asked for it, by the upstream. Removes `Expect` where no body
+/// follows or the client speaks HTTP/1.0, and otherwise holds the body until it is asked for.
 fn expects(request: &mut Request<Upload>) -> bool {
     let Some(expect) = request.headers().get(EXPECT) else { return false };
     let is_expected = expect.as_bytes().eq_ignore_ascii_case(b"100-continue");

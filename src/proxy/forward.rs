@@ -343,7 +343,7 @@ pub(super) fn unanswered(
     Failure::Upstream(error)
 }
 
-/// The body has no end.
+/// The failure of a request whose body broke, grew too large or stalled, or whose client left within it.
 pub(super) fn spoilt(fault: UploadError) -> Failure {
     match fault {
         UploadError::Malformed => Failure::Malformed(fault.to_string().into()),

@@ -57,6 +57,19 @@ fn each_alert_leads_to_its_section() {
     };
     let (names, links) = (after("- alert:"), after("runbook_url:"));
     assert_eq!(names.len(), links.len(), "each alert has a runbook");
+    // A block of several lines begins with `|`, and each of its lines is on the page.
+    let expressions = after("expr:").into_iter().filter(|expression| *expression != "|");
+    let blocks = page.split("```promql\n").skip(1).map(|rest| rest.lines().next());
+    assert_eq!(names.len(), blocks.clone().count(), "each alert has its expression");
+    let shown: BTreeSet<_> = blocks.flatten().collect();
+    for expression in expressions {
+        assert!(shown.contains(expression), "docs/alerts.md has no {expression}");
+    }
+    let is_rest = |line: &&str| line.starts_with("          ") && !line.contains(": ");
+    for line in text.lines().filter(is_rest) {
+        assert!(page.contains(line.trim()), "docs/alerts.md has no {line}");
+    }
+    assert!(!page.contains("{{") && !shown.contains("|"), "a template was copied");
     for (name, link) in names.iter().zip(links) {
         let (page, section) = link.rsplit_once('#').expect("a section");
         assert!(page.ends_with("/docs/alerts.md"), "{page}");
