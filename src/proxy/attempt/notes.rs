@@ -10,7 +10,6 @@ use crate::{
     store::{Check, Source},
     throttle::Timestamp,
 };
-use smallvec::SmallVec;
 use std::time::Duration;
 use tracing::Level;
 
@@ -59,7 +58,8 @@ impl Attempt<'_, '_> {
 
     /// Counts the verdict of each limiter: of a limiter with several rates the verdict that is furthest from "pass".
     pub(super) fn count(&mut self, reservation: &Reservation) {
-        let mut said: SmallVec<[(usize, Verdict); 4]> = SmallVec::new();
+        // The checks of one limiter follow each other.
+        let mut last: Option<(usize, Verdict)> = None;
         for (i, part) in reservation.parts().iter().enumerate() {
             let limiter = self.policy.limiter(self.index(i));
             let plan = &self.proxy.0.plan.limiters[limiter];
@@ -74,14 +74,22 @@ impl Attempt<'_, '_> {
                 (false, 0) => Verdict::WouldPass,
                 (false, _) => Verdict::WouldWait,
             };
-            match said.last_mut() {
-                Some((last, most)) if *last == limiter => *most = verdict.max(*most),
-                _ => said.push((limiter, verdict)),
-            }
+            last = match last {
+                Some((same, most)) if same == limiter => Some((limiter, verdict.max(most))),
+                before => {
+                    self.granted_by(before, reservation.source);
+                    Some((limiter, verdict))
+                }
+            };
         }
-        for (limiter, verdict) in said {
+        self.granted_by(last, reservation.source);
+    }
+
+    /// Counts the verdict of a limiter that granted its permits, or would not have.
+    fn granted_by(&mut self, said: Option<(usize, Verdict)>, source: Source) {
+        if let Some((limiter, verdict)) = said {
             self.record.observed |= matches!(verdict, Verdict::WouldWait | Verdict::WouldRefuse);
-            self.decided(limiter, verdict, reservation.source);
+            self.decided(limiter, verdict, source);
         }
     }
 
