@@ -292,10 +292,10 @@ impl Proxy {
             headers::remove_nominated(request.headers_mut());
         }
         let uri = request.uri();
-        let routes = &self.0.plan.config.routes;
+        let (routes, table) = (&config.routes, &self.0.plan.table);
         let covers = |one: usize, other: usize| routes[one].covers(&routes[other]);
-        let (method, asked) = (request.method(), asked_host(uri, host.as_ref()));
-        let found = self.0.plan.table.find_covering(method, asked, uri.path(), covers);
+        let asked = if table.names_hosts() { asked_host(uri, host.as_ref()) } else { None };
+        let found = table.find_covering(request.method(), asked, uri.path(), covers);
         let found = found.map_err(|ambiguous| Failure::Malformed(ambiguous.to_string().into()))?;
         let route = found.ok_or(Failure::NoRoute)?;
         record.route = Some(route);

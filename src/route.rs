@@ -31,6 +31,8 @@ pub struct Table {
     templates: Option<Box<TemplateTrie>>,
     /// The routes whose keys or costs are parameters of their path.
     capturing: CapturingRoutes,
+    /// Whether a route is for one host alone.
+    names_hosts: bool,
     /// The same routes with their paths in small letters. `None` if no path has a capital or no origin may fold case.
     folded: Option<Box<Table>>,
 }
@@ -102,6 +104,7 @@ impl Table {
             paths,
             templates: None,
             capturing: CapturingRoutes::new(routes),
+            names_hosts: routes.iter().any(|route| route.host.is_some()),
             folded: None,
         };
         for (index, route) in routes.iter().enumerate() {
@@ -199,6 +202,11 @@ impl Table {
         let (children, hash) = (&self.nodes[at].children, self.hasher.hash_one(segment));
         let place = children.find(hash, |branch| branch.segment[..] == *segment)?;
         children.get(place).map(|branch| branch.child)
+    }
+
+    /// Whether the host of a request makes a difference, because a route is for one host alone.
+    pub fn names_hosts(&self) -> bool {
+        self.names_hosts
     }
 
     /// Finds the route for the normal form of a path; `host` is without port and `path` without query, as the client sent them.
