@@ -315,7 +315,10 @@ fn for_client<B>(
     let status = response.status();
     let headers: &mut HeaderMap = response.headers_mut();
     headers::to_client(headers, seen, version);
-    headers.entry(&X_REQUEST_ID).or_insert_with(|| record.id.clone());
+    // An id that the upstream sends stays.
+    if !(seen.has(HeaderFlags::REQUEST_ID) && headers.contains_key(&X_REQUEST_ID)) {
+        headers.append(&X_REQUEST_ID, record.id.clone());
+    }
     if status == StatusCode::TOO_MANY_REQUESTS {
         headers.insert(PACEWAY_ORIGIN, HeaderValue::from_static("upstream"));
     }
