@@ -21,7 +21,7 @@ use crate::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
 use http_body::Body as _;
-use std::{mem, sync::atomic::Ordering::Relaxed, time::Duration};
+use std::{borrow::Cow, mem, sync::atomic::Ordering::Relaxed, time::Duration};
 use tokio::time::Instant;
 
 /// The times that a request was sent, if it was sent more than once.
@@ -30,7 +30,7 @@ static PACEWAY_ATTEMPTS: HeaderName = HeaderName::from_static("paceway-attempts"
 /// A request as its attempts at the upstream send it.
 pub(super) struct Outgoing<'a> {
     /// The headers that the gateway adds.
-    pub(super) added: &'a mut AddedHeaders,
+    pub(super) added: AddedHeaders<'a>,
     /// The version of HTTP that its client speaks.
     version: Version,
     /// The state of its body; `None` if it has none.
@@ -70,18 +70,21 @@ impl Proxy {
         checks: Option<&Checks>,
         (reservation, connection): (&mut Option<Reservation>, Connection),
     ) -> Result<Response<Body>, Failure> {
-        let Exchange { record, client, .. } = exchange;
+        let (record, client) = (&mut exchange.record, exchange.client);
         if connection.is_http2() && routed.upgrade.as_ref().is_some_and(Upgrade::is_by_h2) {
             return Err(Failure::BadRequest("this upstream takes no WebSockets".into()));
         }
         let (version, upload) = (routed.request.version(), routed.request.body().control());
         let upgrade = routed.upgrade.take();
-        let (config, target) =
-            (&self.0.plan.config.upstreams[routed.policy.upstream], connection.target());
-        let mut added = AddedHeaders::default();
-        routed.for_upstream(config, upgrade.as_ref(), &record.id, (client, target), &mut added)?;
-        let replay = if upgrade.is_some() { Replay::none() } else { self.keep_body(routed) };
-        let mut outgoing = Outgoing { added: &mut added, version, upload, replay };
+        let config = &self.0.plan.config.upstreams[routed.policy.upstream];
+        let target = self.0.upstreams[routed.policy.upstream].target_of(&connection);
+        let added = AddedHeaders::default();
+        let mut outgoing = Outgoing { added, version, upload, replay: Replay::none() };
+        let way = (&**client, target);
+        routed.for_upstream(config, upgrade.as_ref(), &record.id, way, &mut outgoing.added)?;
+        if upgrade.is_none() {
+            outgoing.replay = self.keep_body(routed);
+        }
         if let Some(reservation) = reservation {
             reservation.spend();
             self.spent(routed.policy, reservation.checks(), None);
@@ -89,7 +92,7 @@ impl Proxy {
         record.sent();
         record.sent_on(&connection, routed.request.headers_mut());
         // As in `attempt`, whose future would cost each request copies of its response.
-        let hears = (version == Version::HTTP_11).then_some(*client);
+        let hears = (version == Version::HTTP_11).then_some(client);
         let mut started = Instant::now();
         let (response, seen) = 'sent: {
             let Outgoing { added, upload, replay, .. } = &mut outgoing;
@@ -98,7 +101,7 @@ impl Proxy {
             let failed = match sent {
                 Ok(Sent::Answer(response, seen)) => break 'sent (response, seen),
                 Ok(Sent::Resend(again)) => {
-                    let way = (&mut **added, replay, &mut started, &inform);
+                    let way = (added, replay, &mut started, &inform);
                     let first = reservation.as_ref();
                     match Box::pin(self.send_again(record, routed, first, *again, way)).await {
                         Ok(answer) => break 'sent answer,
@@ -165,7 +168,7 @@ impl Proxy {
         let (response, seen) = match sent {
             Sent::Answer(response, seen) => (response, seen),
             Sent::Resend(again) => {
-                let way = (&mut **added, replay, &mut started, &inform);
+                let way = (added, replay, &mut started, &inform);
                 Box::pin(self.send_again(record, routed, reservation, *again, way)).await?
             }
         };
@@ -259,13 +262,13 @@ impl Received {
 
 impl Routed<'_> {
     /// Makes the request one for its upstream, and puts the headers that the gateway adds into `own`.
-    fn for_upstream(
+    fn for_upstream<'h>(
         &mut self,
         config: &config::Upstream,
         upgrade: Option<&Upgrade>,
         id: &HeaderValue,
-        (client, target): (&Client, &Target),
-        own: &mut AddedHeaders,
+        (client, target): (&'h Client, &'h Target),
+        own: &mut AddedHeaders<'h>,
     ) -> Result<(), Failure> {
         let (seen, request) = (self.seen, &mut *self.request);
         let authority = request.uri().authority();
@@ -284,8 +287,8 @@ impl Routed<'_> {
             is_open: !request.body().is_end_stream(),
             is_options: *request.method() == Method::OPTIONS,
         };
-        headers::to_upstream(request.headers_mut(), seen, &way, own);
-        own.set(&X_REQUEST_ID, id.clone());
+        headers::to_upstream(request.headers_mut(), seen, way, own);
+        own.set(&X_REQUEST_ID, Cow::Owned(id.clone()));
         let rules = self.policy.rules.as_ref().into_iter().flatten().map(|rules| &rules.request);
         if upgrade.is_some() || rules.clone().any(|rules| !rules.is_empty()) {
             own.merge_into(request.headers_mut());

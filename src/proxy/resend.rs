@@ -26,7 +26,7 @@ impl Proxy {
         reservation: Option<&Reservation>,
         again: Resend,
         (added, replay, started, inform): (
-            &mut AddedHeaders,
+            &mut AddedHeaders<'_>,
             &mut Replay<Upload>,
             &mut Instant,
             &(impl Fn(StatusCode, HeaderMap) + Sync),

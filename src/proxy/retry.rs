@@ -149,7 +149,7 @@ impl Proxy {
         if !config.preserve_host {
             let host = &connection.target().host;
             for target in &config.targets {
-                move_host(routed.request, outgoing.added, &target.host, host);
+                move_host(routed.request, &mut outgoing.added, &target.host, host);
             }
         }
         outgoing.replay = self.keep_body(routed);

@@ -60,7 +60,7 @@ impl Connection {
     pub async fn send(
         mut self,
         request: &mut Request<Upload>,
-        added: &mut AddedHeaders,
+        added: &mut AddedHeaders<'_>,
         (now, replay): (Instant, &mut Replay<Upload>),
         inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
     ) -> Result<Sent, UpstreamError> {
@@ -80,7 +80,7 @@ impl Connection {
     async fn dispatch(
         &mut self,
         request: &mut Request<Upload>,
-        added: &mut AddedHeaders,
+        added: &mut AddedHeaders<'_>,
         (deadline, replay): (&Deadline, &mut Replay<Upload>),
         inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
     ) -> Dispatched {
@@ -164,7 +164,7 @@ impl Resend {
         self,
         mut connection: Connection,
         request: &mut Request<Upload>,
-        added: &mut AddedHeaders,
+        added: &mut AddedHeaders<'_>,
         (now, replay): (Instant, &mut Replay<Upload>),
         inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
     ) -> Result<(Response<ResponseBody>, HeaderFlags), UpstreamError> {
@@ -202,7 +202,7 @@ impl Resend {
 /// Makes a request one for another address of the upstream: a `Host` that names the address `from` names `to`.
 pub fn move_host(
     request: &mut Request<Upload>,
-    added: &mut AddedHeaders,
+    added: &mut AddedHeaders<'_>,
     from: &HeaderValue,
     to: &HeaderValue,
 ) {

@@ -8,6 +8,7 @@ use super::headers::{
     names::{X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PORT, X_FORWARDED_PROTO},
 };
 use http::{HeaderMap, HeaderName, HeaderValue, header::FORWARDED};
+use std::borrow::Cow;
 
 static FOR_NAME: HeaderName = X_FORWARDED_FOR;
 static HOST_NAME: HeaderName = X_FORWARDED_HOST;
@@ -19,11 +20,11 @@ static FORWARDED_NAME: HeaderName = FORWARDED;
 ///
 /// X-Forwarded-For and Forwarded list all proxies on the way, so the address of a trusted proxy is appended to what it
 /// sent. The others describe what the first proxy saw, so they stay as a trusted proxy wrote them.
-pub(super) fn add_fields(
+pub(super) fn add_fields<'a>(
     headers: &mut HeaderMap,
     flags: HeaderFlags,
-    context: &ForwardContext<'_>,
-    added: &mut AddedHeaders,
+    context: &mut ForwardContext<'a>,
+    added: &mut AddedHeaders<'a>,
 ) {
     if context.forwarded {
         forwarded(headers, context, added);
@@ -37,19 +38,19 @@ pub(super) fn add_fields(
     let has_host = is_kept(X_FORWARDED_HOST);
     // A proxy that names the scheme and no port means the default port of the scheme.
     if !has_port && !has_proto {
-        added.set(&PORT_NAME, context.port.clone());
+        added.set(&PORT_NAME, Cow::Borrowed(context.port));
     }
     if !has_proto {
-        added.set(&PROTO_NAME, context.proto());
+        added.set(&PROTO_NAME, Cow::Borrowed(context.proto()));
     }
-    match &context.host {
+    match context.host.take() {
         _ if has_host => {}
-        Some(host) => added.set(&HOST_NAME, host.clone()),
+        Some(host) => added.set(&HOST_NAME, Cow::Owned(host)),
         None => drop(headers.remove(X_FORWARDED_HOST)),
     }
     let is_kept = context.is_trusted && flags.has(HeaderFlags::FORWARDED);
     let all = if is_kept { with_peer(headers, context.peer) } else { None };
-    added.set(&FOR_NAME, all.unwrap_or_else(|| context.peer.clone()));
+    added.set(&FOR_NAME, all.map_or(Cow::Borrowed(context.peer), Cow::Owned));
 }
 
 /// The `X-Forwarded-For` of a trusted proxy with the address of that proxy appended; `None` if it sent none.
@@ -68,12 +69,12 @@ fn with_peer(headers: &HeaderMap, peer: &HeaderValue) -> Option<HeaderValue> {
 
 /// Appends an element to the `Forwarded` of a trusted proxy. A quote that is left open there would swallow the element,
 /// so it replaces the field then.
-fn forwarded(headers: &HeaderMap, context: &ForwardContext<'_>, added: &mut AddedHeaders) {
+fn forwarded(headers: &HeaderMap, context: &ForwardContext<'_>, added: &mut AddedHeaders<'_>) {
     let told = headers.get_all(FORWARDED).iter();
     let is_sound = context.is_trusted && told.map(HeaderValue::as_bytes).all(is_list);
     let element = HeaderValue::from_bytes(&element(context));
     // The element is made of octets that headers may hold.
-    let element = element.unwrap_or(HeaderValue::from_static("for=unknown"));
+    let element = Cow::Owned(element.unwrap_or(HeaderValue::from_static("for=unknown")));
     match is_sound {
         true => added.add(&FORWARDED_NAME, element),
         false => added.set(&FORWARDED_NAME, element),

@@ -120,7 +120,7 @@ impl H1Connection {
     pub(super) async fn send(
         &mut self,
         request: &Request<Upload>,
-        added: &AddedHeaders,
+        added: &AddedHeaders<'_>,
         sending: &mut OutgoingBody,
         deadline: &Deadline,
         inform: &(impl Fn(StatusCode, HeaderMap) + Sync),

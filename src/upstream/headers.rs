@@ -45,12 +45,19 @@ use names::{
     X_FORWARDED_PROTO,
 };
 use smallvec::SmallVec;
+use std::borrow::Cow;
 
 static TE_NAME: HeaderName = TE;
 static HOST_NAME: HeaderName = HOST;
 static VIA_NAME: HeaderName = VIA;
 static CONNECTION_NAME: HeaderName = CONNECTION;
 static TRANSFER_ENCODING_NAME: HeaderName = TRANSFER_ENCODING;
+static TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
+static TE_NOMINATED: HeaderValue = HeaderValue::from_static("te");
+static CHUNKED: HeaderValue = HeaderValue::from_static("chunked");
+static VIA_HTTP_10: HeaderValue = HeaderValue::from_static("1.0 paceway");
+static VIA_HTTP_11: HeaderValue = HeaderValue::from_static("1.1 paceway");
+static VIA_HTTP_2: HeaderValue = HeaderValue::from_static("2.0 paceway");
 
 /// Removes the fields that `Connection` nominates. This happens before a limiter reads its key from a header, because a
 /// field that is not forwarded must not be counted by either. Fields of a fixed meaning, such as `Upgrade`, stay here.
@@ -121,20 +128,20 @@ pub fn remove_from_trailers(trailers: &mut HeaderMap) {
 
 /// Changes a client's headers into those for the upstream, and puts the fields that the gateway adds into `added`. `flags`
 /// say which fields the client sent, so that most requests are spared a search for each name.
-pub fn to_upstream(
+pub fn to_upstream<'a>(
     headers: &mut HeaderMap,
     flags: HeaderFlags,
-    context: &ForwardContext<'_>,
-    added: &mut AddedHeaders,
+    mut context: ForwardContext<'a>,
+    added: &mut AddedHeaders<'a>,
 ) {
     // Servers look for Host first.
     match &context.host {
         Some(asked) if context.preserve_host && context.replaces_host => {
-            added.set(&HOST_NAME, asked.clone());
+            added.set(&HOST_NAME, Cow::Owned(asked.clone()));
         }
         // `Connection` cannot remove it.
         Some(_) if context.preserve_host => {}
-        _ => added.set(&HOST_NAME, context.upstream_host.clone()),
+        _ => added.set(&HOST_NAME, Cow::Borrowed(context.upstream_host)),
     }
     let wants_trailers = flags.has(HeaderFlags::TE) && wants_trailers(headers);
     remove_seen(headers, flags);
@@ -152,14 +159,14 @@ pub fn to_upstream(
     if flags.has(HeaderFlags::COOKIE) {
         join_cookies(headers);
     }
-    forwarded::add_fields(headers, flags, context, added);
-    added.add(&VIA_NAME, via(context.version));
+    forwarded::add_fields(headers, flags, &mut context, added);
+    added.add(&VIA_NAME, Cow::Borrowed(via(context.version)));
     if wants_trailers {
-        added.set(&TE_NAME, const { HeaderValue::from_static("trailers") });
-        added.set(&CONNECTION_NAME, const { HeaderValue::from_static("te") });
+        added.set(&TE_NAME, Cow::Borrowed(&TRAILERS));
+        added.set(&CONNECTION_NAME, Cow::Borrowed(&TE_NOMINATED));
     }
     if context.is_open && !headers.contains_key(CONTENT_LENGTH) {
-        added.set(&TRANSFER_ENCODING_NAME, const { HeaderValue::from_static("chunked") });
+        added.set(&TRANSFER_ENCODING_NAME, Cow::Borrowed(&CHUNKED));
     }
 }
 
@@ -178,16 +185,16 @@ pub(super) fn for_connection(headers: &mut HeaderMap, has_te: bool, is_open: boo
 /// `seen` the fields that the response has.
 pub fn to_client(headers: &mut HeaderMap, seen: HeaderFlags, version: Version) {
     remove_seen(headers, seen);
-    headers.append(VIA, via(version));
+    headers.append(VIA, via(version).clone());
 }
 
 /// The element that the gateway adds to `Via`: the version in which it received the message, and its name (RFC 9110
 /// section 7.6.3).
-fn via(version: Version) -> HeaderValue {
+fn via(version: Version) -> &'static HeaderValue {
     match version {
-        Version::HTTP_09 | Version::HTTP_10 => const { HeaderValue::from_static("1.0 paceway") },
-        Version::HTTP_2 => const { HeaderValue::from_static("2.0 paceway") },
-        _ => const { HeaderValue::from_static("1.1 paceway") },
+        Version::HTTP_09 | Version::HTTP_10 => &VIA_HTTP_10,
+        Version::HTTP_2 => &VIA_HTTP_2,
+        _ => &VIA_HTTP_11,
     }
 }
 

@@ -11,6 +11,7 @@ use super::{
     error::UpstreamError,
     exchange::Resend,
     sockets::CloseIdle,
+    target::Target,
 };
 use idle::IdleConnections;
 use make::{ConnectPolicy, ConnectionSource, begin, find_source, make};
@@ -54,6 +55,11 @@ impl Pool {
     /// The time-outs of the upstream.
     pub fn timeouts(&self) -> Timeouts {
         self.0.timeouts()
+    }
+
+    /// The target that a connection of this pool leads to.
+    pub fn target_of(&self, connection: &Connection) -> &Target {
+        self.0.target_of(&connection.address)
     }
 
     /// The time before its slot at which a request should take a connection, so that it is ready by then: twice as long

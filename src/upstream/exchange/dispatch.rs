@@ -43,7 +43,7 @@ pub(super) struct H1Answer {
 pub(super) async fn dispatch_h1(
     wire: &mut H1Connection,
     request: &mut Request<Upload>,
-    added: &AddedHeaders,
+    added: &AddedHeaders<'_>,
     deadline: &Deadline,
     inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
 ) -> Dispatched {

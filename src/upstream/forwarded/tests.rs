@@ -41,7 +41,7 @@ fn told(
     way.host = got.get("host").cloned();
     change(&mut way);
     let (seen, mut own) = (HeaderFlags::of(&got), AddedHeaders::default());
-    add_fields(&mut got, seen, &way, &mut own);
+    add_fields(&mut got, seen, &mut way, &mut own);
     own.merge_into(&mut got);
     got
 }

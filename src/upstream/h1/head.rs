@@ -25,7 +25,7 @@ pub(super) struct ResponseHead {
 }
 
 /// Writes the head of a request (RFC 9112 sections 3 and 5), with the fields that the gateway adds.
-pub(super) fn write<B>(request: &Request<B>, added: &AddedHeaders, out: &mut Vec<u8>) {
+pub(super) fn write<B>(request: &Request<B>, added: &AddedHeaders<'_>, out: &mut Vec<u8>) {
     let target = request.uri().path_and_query().map_or("/", |target| target.as_str());
     // An absolute target may have a query and no path (RFC 9112 section 3.2.1).
     let slash = if target.starts_with('?') { "/" } else { "" };

@@ -3,36 +3,41 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
+use std::borrow::Cow;
 
-/// The fields that the gateway adds to one request, such as `Via` and `X-Forwarded-For`.
+/// The fields that the gateway adds to one request, such as `Via` and `X-Forwarded-For`. Most values belong to the
+/// connection or to the configuration, and are borrowed: a clone of the upstream's host, which all workers share, would
+/// count in a cache line of all of them.
 #[derive(Debug, Default)]
-pub struct AddedHeaders {
+pub struct AddedHeaders<'a> {
     /// Each of these replaces all of the client's fields of its name.
-    set: SmallVec<[(&'static HeaderName, HeaderValue); 6]>,
+    set: SmallVec<[AddedField<'a>; 6]>,
     /// Each of these is written after the client's fields of its name.
-    added: SmallVec<[(&'static HeaderName, HeaderValue); 1]>,
+    added: SmallVec<[AddedField<'a>; 1]>,
 }
+
+type AddedField<'a> = (&'static HeaderName, Cow<'a, HeaderValue>);
 
 // === impl AddedHeaders ===
 
-impl AddedHeaders {
+impl<'h> AddedHeaders<'h> {
     /// Adds a field in place of all that the client sent under this name.
-    pub fn set(&mut self, name: &'static HeaderName, value: HeaderValue) {
+    pub fn set(&mut self, name: &'static HeaderName, value: Cow<'h, HeaderValue>) {
         self.set.push((name, value));
     }
 
     /// Adds a field after those that the client sent under this name.
-    pub fn add(&mut self, name: &'static HeaderName, value: HeaderValue) {
+    pub fn add(&mut self, name: &'static HeaderName, value: Cow<'h, HeaderValue>) {
         self.added.push((name, value));
     }
 
     /// Inserts the fields into `headers`, for requests whose headers are changed further. No field is left here.
     pub fn merge_into(&mut self, headers: &mut HeaderMap) {
         for (name, value) in self.set.drain(..) {
-            headers.insert(name, value);
+            headers.insert(name, value.into_owned());
         }
         for (name, value) in self.added.drain(..) {
-            headers.append(name, value);
+            headers.append(name, value.into_owned());
         }
     }
 
@@ -44,14 +49,14 @@ impl AddedHeaders {
     ) -> impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)> {
         let stays =
             |(name, _): &(&HeaderName, &HeaderValue)| !self.set.iter().any(|(own, _)| own == name);
-        let set = self.set.iter().map(|(name, value)| (*name, value));
-        let added = self.added.iter().map(|(name, value)| (*name, value));
+        let set = self.set.iter().map(|(name, value)| (*name, &**value));
+        let added = self.added.iter().map(|(name, value)| (*name, &**value));
         set.chain(headers.iter().filter(stays)).chain(added)
     }
 
     /// The field that replaces the client's of this name, for a second attempt at another host.
     pub fn get_mut(&mut self, name: &HeaderName) -> Option<&mut HeaderValue> {
-        self.set.iter_mut().find(|(own, _)| *own == name).map(|(_, value)| value)
+        self.set.iter_mut().find(|(own, _)| *own == name).map(|(_, value)| value.to_mut())
     }
 }
 
@@ -75,8 +80,8 @@ mod tests {
                 headers.append(&NAMES[name], value.into());
             }
             let mut own = AddedHeaders::default();
-            set.into_iter().for_each(|(name, value)| own.set(&NAMES[name], value.into()));
-            added.into_iter().for_each(|(name, value)| own.add(&NAMES[name], value.into()));
+            set.into_iter().for_each(|(name, value)| own.set(&NAMES[name], Cow::Owned(value.into())));
+            added.into_iter().for_each(|(name, value)| own.add(&NAMES[name], Cow::Owned(value.into())));
             let written: HeaderMap =
                 own.with(&headers).map(|(name, value)| (name.clone(), value.clone())).collect();
             own.merge_into(&mut headers);

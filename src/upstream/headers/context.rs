@@ -2,6 +2,9 @@
 
 use http::{HeaderValue, Version};
 
+static HTTP: HeaderValue = HeaderValue::from_static("http");
+static HTTPS: HeaderValue = HeaderValue::from_static("https");
+
 /// The facts about a request, beside its headers, that decide which fields the upstream receives.
 #[derive(Debug)]
 pub struct ForwardContext<'a> {
@@ -35,10 +38,7 @@ pub struct ForwardContext<'a> {
 
 impl ForwardContext<'_> {
     /// The scheme in which the request came, `http` or `https`.
-    pub fn proto(&self) -> HeaderValue {
-        match self.is_tls {
-            true => const { HeaderValue::from_static("https") },
-            false => const { HeaderValue::from_static("http") },
-        }
+    pub fn proto(&self) -> &'static HeaderValue {
+        if self.is_tls { &HTTPS } else { &HTTP }
     }
 }

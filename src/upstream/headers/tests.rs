@@ -68,7 +68,7 @@ fn to_upstream_with(
     change(&mut way);
     let seen = HeaderFlags::of(&got);
     let mut added = AddedHeaders::default();
-    to_upstream(&mut got, seen, &way, &mut added);
+    to_upstream(&mut got, seen, way, &mut added);
     added.merge_into(&mut got);
     got
 }
