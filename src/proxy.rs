@@ -149,29 +149,39 @@ impl Proxy {
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        self.answer(client, &mut Arrival::new(request)).await
+        let (mut arrival, mut head) = (Arrival::new(request), Response::new(()));
+        let (body, ending) = self.answer(client, &mut arrival, &mut head).await;
+        (head.map(|()| body), ending)
     }
 
-    /// Serves a request that stays where it is: a request is 250 bytes, which each call that takes it over would copy.
+    /// Serves a request that stays where it is: a request is 250 bytes, which each call that takes it over would copy. The head
+    /// of the answer is put into `head`, for the same reason.
     pub(crate) async fn answer(
         &self,
         client: &Arc<Client>,
         Arrival { request, body }: &mut Arrival,
-    ) -> (Response<Body>, Ending) {
+        head: &mut Response<()>,
+    ) -> (Body, Ending) {
         let is_http2 = request.version() == Version::HTTP_2;
         // Only a gRPC client understands a failure in gRPC's own form.
         let is_grpc = is_http2 && grpc::is_call(request);
         let seen = HeaderFlags::of(request.headers());
         let id = self.0.ids.of(request.headers_mut(), seen);
-        let record = Record::new(self, client, id, request);
-        let mut exchange = Exchange { record, client, is_http2, is_grpc, closes: false };
+        let mut exchange = Exchange {
+            record: Record::new(self, client, id, request),
+            client,
+            is_http2,
+            is_grpc,
+            closes: false,
+        };
         let outcome = match self.route(&mut exchange.record, client, (request, body), seen) {
             Ok(mut routed) => {
-                client.unless_left(pin!(self.forward(&mut exchange, &mut routed))).await
+                let forwarded = pin!(self.forward(&mut exchange, &mut routed, head));
+                client.unless_left(forwarded).await
             }
             Err(failure) => Err(failure),
         };
-        respond::finish(outcome, &mut exchange)
+        respond::finish(outcome, &mut exchange, head)
     }
 
     /// Begins the drain, which closes all connections at `end`. A request that waits for a later slot gets 503 at once.
@@ -203,7 +213,8 @@ impl Proxy {
         &'p self,
         exchange: &mut Exchange<'_>,
         routed: &mut Routed<'p>,
-    ) -> Result<Response<Body>, Failure> {
+        answer: &mut Response<()>,
+    ) -> Result<Body, Failure> {
         if !routed.is_expected {
             routed.request.body_mut().look_ahead().await.map_err(spoilt)?;
         }
@@ -236,7 +247,7 @@ impl Proxy {
                     ready?
                 }
             };
-            return self.send(exchange, routed, None, (&mut None, connection)).await;
+            return self.send(exchange, routed, None, (&mut None, connection), answer).await;
         };
         let way = (routed.route, routed.policy);
         let paced = {
@@ -246,9 +257,11 @@ impl Proxy {
         };
         exchange.record.waited();
         exchange.record.connected(pool.made);
-        let (reservation, connection) = paced?;
-        let way = (&mut Some(reservation), connection);
-        self.send(exchange, routed, Some(checks), way).await
+        let (mut reservation, connection) = match paced {
+            Ok((reservation, connection)) => (Some(reservation), connection),
+            Err(failure) => return Err(failure),
+        };
+        self.send(exchange, routed, Some(checks), (&mut reservation, connection), answer).await
     }
 
     /// The questions to the limiters of a request, if they depend on the request, with the policy of these limiters.

@@ -71,16 +71,20 @@ impl Proxy {
             client.unless_left(pin!(self.call_answer(&mut exchange, config, call, seen))).await;
         match answer {
             Ok(ProgramAnswer::Done(answer)) => {
-                respond::finish(Ok(of_json(answer.to_string().into())), &mut exchange)
+                respond::finish_call(Ok(of_json(answer.to_string().into())), &mut exchange)
             }
             Ok(ProgramAnswer::Document) => {
-                respond::finish(Ok(of_json(Bytes::from_static(OPENAPI.as_bytes()))), &mut exchange)
+                let document = of_json(Bytes::from_static(OPENAPI.as_bytes()));
+                respond::finish_call(Ok(document), &mut exchange)
             }
             Ok(ProgramAnswer::Limited(answer, failure)) => {
                 exchange.record.failed(&failure, StatusCode::OK);
-                respond::ended(of_json(answer.to_string().into()), &mut exchange, false)
+                let (parts, body) = of_json(answer.to_string().into()).into_parts();
+                let mut head = Response::from_parts(parts, ());
+                let (body, ending) = respond::ended((body, &mut head), &mut exchange, false);
+                (head.map(|()| body), ending)
             }
-            Err(failure) => respond::finish(Err(failure), &mut exchange),
+            Err(failure) => respond::finish_call(Err(failure), &mut exchange),
         }
     }
 

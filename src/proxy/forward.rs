@@ -15,7 +15,8 @@ use crate::{
     store::{Check, Checks},
     throttle::ThrottleRules,
     upstream::{
-        self, Connection, Replay, Sent, Target, Upload, UploadControl, UploadError, UpstreamError,
+        self, Answered, Connection, Replay, Sent, Target, Upload, UploadControl, UploadError,
+        UpstreamError,
         headers::{self, AddedHeaders, ForwardContext, HeaderFlags},
     },
 };
@@ -62,14 +63,16 @@ pub(super) struct AttemptTimes {
 // === impl Proxy ===
 
 impl Proxy {
-    /// Sends a request, now that its instant has come. From here on its permits are spent.
+    /// Sends a request, now that its instant has come. From here on its permits are spent. The head of the response is put
+    /// into `answer`, where it stays: it is 120 bytes, which each function that returned it would copy.
     pub(super) async fn send(
         &self,
         exchange: &mut Exchange<'_>,
         routed: &mut Routed<'_>,
         checks: Option<&Checks>,
         (reservation, connection): (&mut Option<Reservation>, Connection),
-    ) -> Result<Response<Body>, Failure> {
+        answer: &mut Response<()>,
+    ) -> Result<Body, Failure> {
         let (record, client) = (&mut exchange.record, exchange.client);
         if connection.is_http2() && routed.upgrade.as_ref().is_some_and(Upgrade::is_by_h2) {
             return Err(Failure::BadRequest("this upstream takes no WebSockets".into()));
@@ -94,17 +97,18 @@ impl Proxy {
         // As in `attempt`, whose future would cost each request copies of its response.
         let hears = (version == Version::HTTP_11).then_some(client);
         let mut started = Instant::now();
-        let (response, seen) = 'sent: {
+        let answered = 'sent: {
             let Outgoing { added, upload, replay, .. } = &mut outgoing;
             let inform = interim::pass(hears, upload);
-            let sent = connection.send(routed.request, added, (started, replay), &inform).await;
+            let way = (started, &mut *replay);
+            let sent = connection.send(routed.request, added, way, &inform, answer).await;
             let failed = match sent {
-                Ok(Sent::Answer(response, seen)) => break 'sent (response, seen),
+                Ok(Sent::Answer(answered)) => break 'sent answered,
                 Ok(Sent::Resend(again)) => {
-                    let way = (added, replay, &mut started, &inform);
+                    let way = (added, replay, &mut started, &inform, &mut *answer);
                     let first = reservation.as_ref();
                     match Box::pin(self.send_again(record, routed, first, *again, way)).await {
-                        Ok(answer) => break 'sent answer,
+                        Ok(answered) => break 'sent answered,
                         Err(error) => error,
                     }
                 }
@@ -112,24 +116,23 @@ impl Proxy {
             };
             return Err(unanswered(failed, upload.as_ref(), reservation.take()));
         };
-        let times = self.answered(record, routed, response.status(), started);
-        if !config.throttle.rules.concerns(response.status(), seen) {
+        let Answered { body, seen, at } = answered;
+        let times = self.answered(record, routed, answer.status(), (started, at));
+        if !config.throttle.rules.concerns(answer.status(), seen) {
             self.learn(routed, reservation.as_ref(), times, false);
-            return self.pass_on(
-                exchange,
-                routed,
-                (&outgoing, upgrade),
-                (response, seen),
-                (reservation, None),
-            );
+            let (way, came) = ((&outgoing, upgrade), (&mut *answer, body, seen));
+            return self.pass_on(exchange, routed, way, came, (reservation, None));
         }
         // Nearly all answers say nothing about the quota. The box keeps their way free of what the others need.
         let reservation = reservation.take();
+        let response = mem::take(answer).map(|()| body);
         let received = Box::new(Received { response, read_ahead: None, reservation, times, seen });
         let heard = self.after_answer(exchange, routed, checks, &mut outgoing, received);
         let Received { response, read_ahead, mut reservation, seen, .. } = *Box::pin(heard).await?;
+        let (head, body) = response.into_parts();
+        *answer = Response::from_parts(head, ());
         let kept = (&mut reservation, read_ahead.map(Box::new));
-        self.pass_on(exchange, routed, (&outgoing, upgrade), (response, seen), kept)
+        self.pass_on(exchange, routed, (&outgoing, upgrade), (answer, body, seen), kept)
     }
 
     /// Counts the permits with which a request is sent. `indices` are those of its checks among those of the route; `None` if
@@ -163,28 +166,29 @@ impl Proxy {
         let mut started = Instant::now();
         let Outgoing { added, upload, replay, .. } = outgoing;
         let inform = interim::pass(hears, upload);
-        let request = &mut *routed.request;
-        let sent = connection.send(request, added, (started, replay), &inform).await?;
-        let (response, seen) = match sent {
-            Sent::Answer(response, seen) => (response, seen),
+        let (request, mut answer) = (&mut *routed.request, Response::new(()));
+        let way = (started, &mut *replay);
+        let sent = connection.send(request, added, way, &inform, &mut answer).await?;
+        let Answered { body, seen, at } = match sent {
+            Sent::Answer(answered) => answered,
             Sent::Resend(again) => {
-                let way = (added, replay, &mut started, &inform);
+                let way = (added, replay, &mut started, &inform, &mut answer);
                 Box::pin(self.send_again(record, routed, reservation, *again, way)).await?
             }
         };
-        let times = self.answered(record, routed, response.status(), started);
-        Ok((response, seen, times))
+        let times = self.answered(record, routed, answer.status(), (started, at));
+        Ok((answer.map(|()| body), seen, times))
     }
 
-    /// Counts an answer with `status` to an attempt that was sent at `sent`.
+    /// Counts an answer with `status` to an attempt that was sent at `sent`, whose head was there at `at`.
     fn answered(
         &self,
         record: &mut Record<'_>,
         routed: &Routed<'_>,
         status: StatusCode,
-        sent: Instant,
+        (sent, at): (Instant, Instant),
     ) -> AttemptTimes {
-        let took = sent.elapsed();
+        let took = at.saturating_duration_since(sent);
         record.took(took);
         if let Some(trace) = &mut record.trace {
             trace.answered(status);
@@ -195,31 +199,29 @@ impl Proxy {
         AttemptTimes { sent, took }
     }
 
-    /// Makes the upstream's answer the client's.
+    /// Makes the upstream's answer the client's: changes its head, and returns its body.
     #[inline(always)]
     fn pass_on(
         &self,
         exchange: &mut Exchange<'_>,
         routed: &Routed<'_>,
         (outgoing, upgrade): (&Outgoing<'_>, Option<Upgrade>),
-        (response, seen): (Response<upstream::ResponseBody>, HeaderFlags),
+        (response, body, seen): (&mut Response<()>, upstream::ResponseBody, HeaderFlags),
         (reservation, read_ahead): (&mut Option<Reservation>, Option<Box<ReadAhead>>),
-    ) -> Result<Response<Body>, Failure> {
+    ) -> Result<Body, Failure> {
         let Exchange { record, client, closes, .. } = exchange;
-        let (head, body) = response.into_parts();
-        let mut response = Response::from_parts(head, ());
-        let switched = Switched::from(upgrade, &response).map_err(Failure::Upstream)?;
+        let switched = Switched::from(upgrade, response).map_err(Failure::Upstream)?;
         let is_h2 = response.version() == Version::HTTP_2;
         let settling = match reservation {
             Some(reservation) if routed.policy.settles => {
-                self.settling(routed, reservation, &response)
+                self.settling(routed, reservation, response)
             }
             _ => None,
         };
-        for_client(routed.policy, record, seen, &mut response);
+        for_client(routed.policy, record, seen, response);
         let lease = reservation.take_if(|reservation| reservation.is_lease()).map(Box::new);
         if let Some(switched) = switched {
-            switched.answer(&mut response);
+            switched.answer(response);
             let is_websocket = switched.is_websocket();
             // Only such an answer switches.
             let tunnel =
@@ -230,7 +232,7 @@ impl Proxy {
                 lease,
                 &self.0.plan.routes[routed.route].tunnels,
             );
-            return Ok(response.map(|()| Body::empty()));
+            return Ok(Body::empty());
         }
         let unasked = outgoing.upload.as_ref().and_then(UploadControl::answered);
         if unasked.is_some() && outgoing.version < Version::HTTP_2 {
@@ -245,7 +247,7 @@ impl Proxy {
         if let Some(settling) = settling {
             body = body.settling(settling);
         }
-        Ok(response.map(|()| body))
+        Ok(body)
     }
 }
 
@@ -308,11 +310,11 @@ impl Routed<'_> {
 }
 
 /// Makes the head of the upstream's response one for the client.
-fn for_client<B>(
+fn for_client(
     policy: &RoutePolicy,
     record: &Record<'_>,
     seen: HeaderFlags,
-    response: &mut Response<B>,
+    response: &mut Response<()>,
 ) {
     let version = mem::replace(response.version_mut(), Version::HTTP_11);
     let status = response.status();

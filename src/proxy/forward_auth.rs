@@ -26,8 +26,21 @@ pub(super) static PACEWAY_LEASE: HeaderName = HeaderName::from_static("paceway-l
 
 impl Proxy {
     /// Serves a call of another proxy to a service: decides the request that the call describes. A future that is dropped
-    /// while the request waits refunds what it took.
+    /// while the request waits refunds what it took. The head of the answer is put into `head`.
     pub(crate) async fn decide(
+        &self,
+        service: Service,
+        client: &Arc<Client>,
+        arrival: &mut Arrival,
+        head: &mut Response<()>,
+    ) -> (Body, Ending) {
+        let (answer, ending) = self.decided(service, client, arrival).await;
+        let (parts, body) = answer.into_parts();
+        *head = Response::from_parts(parts, ());
+        (body, ending)
+    }
+
+    async fn decided(
         &self,
         service: Service,
         client: &Arc<Client>,
@@ -84,7 +97,7 @@ impl Proxy {
             Err(failure) => Err(failure),
         };
         let outcome = outcome.map(|leases| granted(&exchange.record, &leases));
-        respond::finish(outcome, &mut exchange)
+        respond::finish_call(outcome, &mut exchange)
     }
 
     /// Waits for the slot of a request, and spends it. Returns the concurrency permits that the request holds from then on,

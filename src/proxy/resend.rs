@@ -6,8 +6,7 @@ use crate::{
     answer::Failure,
     limit::{self, Callee, Reservation},
     upstream::{
-        self, Connection, Replay, Resend, Upload, UpstreamError,
-        headers::{AddedHeaders, HeaderFlags},
+        Answered, Connection, Replay, Resend, Upload, UpstreamError, headers::AddedHeaders,
     },
 };
 use http::{HeaderMap, Response, StatusCode};
@@ -25,13 +24,14 @@ impl Proxy {
         routed: &mut Routed<'_>,
         reservation: Option<&Reservation>,
         again: Resend,
-        (added, replay, started, inform): (
+        (added, replay, started, inform, answer): (
             &mut AddedHeaders<'_>,
             &mut Replay<Upload>,
             &mut Instant,
             &(impl Fn(StatusCode, HeaderMap) + Sync),
+            &mut Response<()>,
         ),
-    ) -> Result<(Response<upstream::ResponseBody>, HeaderFlags), UpstreamError> {
+    ) -> Result<Answered, UpstreamError> {
         let failed_at = Instant::now();
         let connection = self.second_connection(record, routed, reservation, &again).await;
         record.waited();
@@ -45,7 +45,7 @@ impl Proxy {
         let from = if again.is_seen() { now } else { *started };
         *started += now - failed_at;
         record.sent_on(&connection, routed.request.headers_mut());
-        again.send(connection, routed.request, added, (from, replay), inform).await
+        again.send(connection, routed.request, added, (from, replay), inform, answer).await
     }
 
     /// A fresh connection for a second attempt that is paid for.

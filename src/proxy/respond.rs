@@ -16,50 +16,66 @@ pub enum Ending {
     ClientGone,
 }
 
-/// The same answer, whose end writes the access line and the trace.
+/// The same body, whose end writes the access line and the trace.
 #[inline]
-fn logged(response: Response<Body>, exchange: &mut Exchange<'_>) -> Response<Body> {
-    match exchange.record.ending(response.body()) {
-        Some(end) => response.map(|body| body.logged(end)),
-        None => response,
+fn logged(body: Body, exchange: &mut Exchange<'_>) -> Body {
+    match exchange.record.ending(&body) {
+        Some(end) => body.logged(end),
+        None => body,
     }
 }
 
-/// Makes the answer of a request, and counts and logs the request.
+/// Makes the answer of a request, and counts and logs the request. `head` is that of the answer, unless there is a failure.
 pub(super) fn finish(
+    outcome: Result<Body, Failure>,
+    exchange: &mut Exchange<'_>,
+    head: &mut Response<()>,
+) -> (Body, Ending) {
+    let (body, is_gone) = match outcome {
+        Ok(body) => {
+            exchange.record.answered(head.status());
+            (body, false)
+        }
+        Err(failure) => {
+            let refusal = exchange.record.refusal(&failure, exchange.is_grpc);
+            let (parts, body) = refusal.into_parts();
+            *head = Response::from_parts(parts, ());
+            exchange.closes |= failure.ends_connection();
+            (Body::whole(body), failure.outcome() == Outcome::Cancelled)
+        }
+    };
+    ended((body, head), exchange, is_gone)
+}
+
+/// Makes the answer of a call to a service, and counts and logs the call.
+pub(super) fn finish_call(
     outcome: Result<Response<Body>, Failure>,
     exchange: &mut Exchange<'_>,
 ) -> (Response<Body>, Ending) {
-    match outcome {
-        Ok(response) => {
-            exchange.record.answered(response.status());
-            ended(response, exchange, false)
-        }
-        Err(failure) => {
-            let response = exchange.record.refusal(&failure, exchange.is_grpc);
-            let is_gone = failure.outcome() == Outcome::Cancelled;
-            exchange.closes |= failure.ends_connection();
-            ended(response.map(Body::whole), exchange, is_gone)
-        }
-    }
+    let (outcome, mut head) = match outcome.map(Response::into_parts) {
+        Ok((parts, body)) => (Ok(body), Response::from_parts(parts, ())),
+        Err(failure) => (Err(failure), Response::new(())),
+    };
+    let (body, ending) = finish(outcome, exchange, &mut head);
+    (head.map(|()| body), ending)
 }
 
 /// Ends a request whose record has its outcome, with this answer. `is_gone` says that its client has left.
 #[inline]
 pub(super) fn ended(
-    response: Response<Body>,
+    (body, head): (Body, &mut Response<()>),
     exchange: &mut Exchange<'_>,
     is_gone: bool,
-) -> (Response<Body>, Ending) {
-    let mut response = logged(response, exchange);
+) -> (Body, Ending) {
+    let body = logged(body, exchange);
     if exchange.is_http2 || !(exchange.closes || exchange.client.boundary.is_doubtful()) {
-        return (response, if is_gone { Ending::ClientGone } else { Ending::Open });
+        return (body, if is_gone { Ending::ClientGone } else { Ending::Open });
     }
-    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    let ending = match response.status().is_success() {
+    head.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    let ending = match head.status().is_success() {
         _ if is_gone => Ending::ClientGone,
         true => Ending::Open,
         false => Ending::Refused,
     };
-    (response, ending)
+    (body, ending)
 }

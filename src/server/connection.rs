@@ -146,22 +146,25 @@ impl ConnectionDriver {
     ) -> impl Future<Output = Result<Response<TrackedBody>, Infallible>> {
         async move {
             let proxy = self.context.proxy.load();
-            let (mut response, ending) = match self.context.service {
-                None => proxy.answer(&self.client, &mut arrival).await,
-                Some(own) => Box::pin(proxy.decide(own, &self.client, &mut arrival)).await,
+            let mut head = Response::new(());
+            let (body, ending) = match self.context.service {
+                None => proxy.answer(&self.client, &mut arrival, &mut head).await,
+                Some(own) => {
+                    Box::pin(proxy.decide(own, &self.client, &mut arrival, &mut head)).await
+                }
             };
             match ending {
                 Ending::Open => {}
                 Ending::Refused => self.refused.store(true, Relaxed),
                 Ending::ClientGone => self.stream.abandon(),
             }
-            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            if head.status() == StatusCode::SWITCHING_PROTOCOLS {
                 self.stream.becomes_tunnel();
             } else if self.context.draining.load(Relaxed) {
-                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                head.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             self.stream.answered();
-            Ok(response.map(|body| TrackedBody::new(body, self.stream.clone())))
+            Ok(head.map(|()| TrackedBody::new(body, self.stream.clone())))
         }
     }
 
@@ -176,13 +179,15 @@ impl ConnectionDriver {
                 let (driver, mut arrival) = (driver.clone(), Arrival::new(request));
                 async move {
                     let proxy = driver.context.proxy.load();
-                    let (response, _) = match driver.context.service {
-                        None => proxy.answer(&driver.client, &mut arrival).await,
+                    let mut head = Response::new(());
+                    let (body, _) = match driver.context.service {
+                        None => proxy.answer(&driver.client, &mut arrival, &mut head).await,
                         Some(own) => {
-                            Box::pin(proxy.decide(own, &driver.client, &mut arrival)).await
+                            Box::pin(proxy.decide(own, &driver.client, &mut arrival, &mut head))
+                                .await
                         }
                     };
-                    Ok::<_, Infallible>(response.map(PiecedBody::new))
+                    Ok::<_, Infallible>(head.map(|()| PiecedBody::new(body)))
                 }
             });
             let limits = self.context.plan().config.limits;

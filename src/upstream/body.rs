@@ -14,6 +14,7 @@ use std::{
     pin::Pin,
     task::{Context, Poll, ready},
 };
+use tokio::time::Instant;
 
 /// The body of a response. At its end the connection returns to the pool; dropping it earlier closes an HTTP/1.1
 /// connection, or resets the HTTP/2 stream.
@@ -41,14 +42,14 @@ enum Kind {
 // === impl ResponseBody ===
 
 impl ResponseBody {
-    /// The body on an HTTP/1.1 connection, which `decoder` takes out of its framing.
-    pub(super) fn http1(decoder: Decoder, mut connection: Connection) -> Self {
+    /// The body on an HTTP/1.1 connection, which `decoder` takes out of its framing. Its head came at `at`.
+    pub(super) fn http1(decoder: Decoder, mut connection: Connection, at: Instant) -> Self {
         let whole = match &mut connection.wire {
             Wire::Http1(wire) => wire.whole(decoder),
             Wire::Http2(_) => None,
         };
         if let Some(bytes) = whole {
-            connection.recycle();
+            connection.recycle_since(at);
             let source = Kind::Whole((!bytes.is_empty()).then_some(bytes));
             return Self { source, connection: None };
         }

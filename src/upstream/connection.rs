@@ -10,6 +10,7 @@ use super::{
     wire::Wire,
 };
 use std::{fmt, net::SocketAddr, sync::Arc};
+use tokio::time::Instant;
 
 /// A connection that is reserved for one request. Dropping it closes an HTTP/1.1 connection, or gives an HTTP/2 stream up.
 pub struct Connection {
@@ -44,8 +45,13 @@ impl Connection {
 
     /// Returns the connection to its pool for the next request.
     pub fn recycle(self) {
+        self.recycle_since(Instant::now());
+    }
+
+    /// Returns the connection to its pool. Its response had ended by `since`.
+    pub(super) fn recycle_since(self, since: Instant) {
         if let Wire::Http1(wire) = self.wire {
-            self.pool.keep(wire, self.address);
+            self.pool.keep(wire, self.address, since);
         }
     }
 

@@ -9,10 +9,10 @@ use super::{
     connection::Connection,
     deadline::Deadline,
     error::{UpstreamError, WireError},
-    h1::{EarlyResponse, HEAD_BYTES, framing::Decoder},
+    h1::{EarlyResponse, HEAD_BYTES, HeadFacts, framing::Decoder},
     headers::{added::AddedHeaders, flags::HeaderFlags, list_size},
     pool::state::PoolState,
-    response::{check_response, leaves_in_step},
+    response::{AnnouncedLength, check_response, leaves_in_step},
     upload::{Replay, Upload},
     wire::Wire,
 };
@@ -22,15 +22,21 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 /// The result of a request on its first connection.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly all are answers, and a box costs each of them"
-)]
 pub enum Sent {
-    /// The head of the response came; with the special fields that it has.
-    Answer(Response<ResponseBody>, HeaderFlags),
+    /// The head of the response came.
+    Answer(Answered),
     /// No response came, and the request may be sent once more.
     Resend(Box<Resend>),
+}
+
+/// A response without its head, which is where the caller wanted it.
+pub struct Answered {
+    /// Its body.
+    pub body: ResponseBody,
+    /// The special fields that the head has.
+    pub seen: HeaderFlags,
+    /// The instant at which the head was there.
+    pub at: Instant,
 }
 
 /// A request without a response that may be sent once more, on a fresh connection.
@@ -46,8 +52,8 @@ pub struct Resend {
 // === impl Connection ===
 
 impl Connection {
-    /// Sends a request, with the fields that the gateway adds, and waits for the head of its response. The time-out of the
-    /// response begins `now`. `inform` is called with each interim response (1xx) of an HTTP/1.1 upstream. `replay` has the
+    /// Sends a request, with the fields that the gateway adds, and waits for the head of its response, which is put into
+    /// `answer`. The time-out of the response begins `now`. `inform` is called with each interim response (1xx) of an HTTP/1.1 upstream. `replay` has the
     /// body again afterwards, if it is kept; the head stays in `request`.
     ///
     /// The request may be sent once more, on a fresh connection, in three cases: the upstream has seen no byte of it; the
@@ -63,9 +69,10 @@ impl Connection {
         added: &mut AddedHeaders<'_>,
         (now, replay): (Instant, &mut Replay<Upload>),
         inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
+        answer: &mut Response<()>,
     ) -> Result<Sent, UpstreamError> {
         let deadline = Deadline::of(request, now, self.pool.timeouts().response);
-        match self.dispatch(request, added, (&deadline, replay), inform).await {
+        match self.dispatch(request, added, (&deadline, replay), inform, answer).await {
             Dispatched::Again(why, is_seen) => {
                 if let Wire::Http2(stream) = &self.wire {
                     stream.retire();
@@ -73,7 +80,7 @@ impl Connection {
                 let Self { address, pool, .. } = self;
                 Ok(Sent::Resend(Box::new(Resend { address, pool, why, is_seen })))
             }
-            outcome => self.respond(outcome),
+            outcome => self.respond(outcome, answer),
         }
     }
 
@@ -83,51 +90,62 @@ impl Connection {
         added: &mut AddedHeaders<'_>,
         (deadline, replay): (&Deadline, &mut Replay<Upload>),
         inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
+        answer: &mut Response<()>,
     ) -> Dispatched {
         match &mut self.wire {
-            Wire::Http1(wire) => dispatch_h1(wire, request, added, deadline, inform).await,
+            Wire::Http1(wire) => dispatch_h1(wire, request, added, deadline, inform, answer).await,
             Wire::Http2(stream) => {
                 // The box keeps the future of HTTP/1.1 requests small.
                 let target = self.pool.target_of(&self.address);
                 added.merge_into(request.headers_mut());
-                Box::pin(dispatch_h2(stream, request, target, deadline, replay)).await
+                Box::pin(dispatch_h2(stream, request, target, deadline, replay, answer)).await
             }
         }
     }
 
-    /// Makes the response of an attempt: checks its head, and gives its body the connection.
-    fn respond(mut self, outcome: Dispatched) -> Result<Sent, UpstreamError> {
+    /// Makes the response of an attempt: checks its head, which is in `answer`, and gives its body the connection.
+    fn respond(
+        mut self,
+        outcome: Dispatched,
+        answer: &mut Response<()>,
+    ) -> Result<Sent, UpstreamError> {
+        let at = Instant::now();
         match outcome {
             Dispatched::Failed(error) => Err(self.failed(error)),
             Dispatched::Again(error, _) => Err(self.failed(UpstreamError::Broken(error))),
-            Dispatched::Http1(answer) => self.respond_h1(answer),
-            Dispatched::Http2(mut response) => {
+            Dispatched::Http1(came) => self.respond_h1(came, answer, at),
+            Dispatched::Http2(incoming) => {
                 self.answered();
-                if list_size(response.headers()) > HEAD_BYTES {
+                if list_size(answer.headers()) > HEAD_BYTES {
                     return Err(UpstreamError::Invalid("a head that is too large"));
                 }
                 // A response that is refused gives its stream up.
-                let seen = HeaderFlags::of_response(response.headers());
-                check_response(&mut response, seen, false)?;
-                let response = response.map(|incoming| ResponseBody::http2(incoming, self));
-                Ok(Sent::Answer(response, seen))
+                let seen = HeaderFlags::of_response(answer.headers());
+                let announced = AnnouncedLength::of(answer.headers(), seen);
+                check_response(answer, (seen, announced), false)?;
+                Ok(Sent::Answer(Answered { body: ResponseBody::http2(incoming, self), seen, at }))
             }
         }
     }
 
-    fn respond_h1(mut self, answer: H1Answer) -> Result<Sent, UpstreamError> {
-        let H1Answer { mut response, is_bare, is_upgrade, sending, stays_open } = answer;
+    fn respond_h1(
+        mut self,
+        came: H1Answer,
+        answer: &mut Response<()>,
+        at: Instant,
+    ) -> Result<Sent, UpstreamError> {
+        let H1Answer { facts, is_bare, is_upgrade, sending } = came;
+        let HeadFacts { stays_open, seen, length } = facts;
         self.answered();
-        let seen = HeaderFlags::of_response(response.headers());
-        let length = check_response(&mut response, seen, is_upgrade)?;
-        let decoder = Decoder::of(is_bare, response.status(), length);
-        let is_upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        let length = check_response(answer, (seen, length), is_upgrade)?;
+        let decoder = Decoder::of(is_bare, answer.status(), length);
+        let is_upgraded = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
         if let Wire::Http1(wire) = &mut self.wire {
             wire.is_used = true;
             wire.is_last = !stays_open
                 || is_upgraded
                 || decoder == Decoder::Open
-                || !leaves_in_step(&response, length, !decoder.is_done());
+                || !leaves_in_step(answer, length, !decoder.is_done());
         }
         let body = match (sending, self.wire) {
             // The upstream has not read the whole request. It may take the rest for the next request.
@@ -138,11 +156,11 @@ impl Connection {
                 let connection = Self { wire, ..self };
                 match is_upgraded {
                     true => ResponseBody::upgraded(connection),
-                    false => ResponseBody::http1(decoder, connection),
+                    false => ResponseBody::http1(decoder, connection, at),
                 }
             }
         };
-        Ok(Sent::Answer(response.map(|()| body), seen))
+        Ok(Sent::Answer(Answered { body, seen, at }))
     }
 }
 
@@ -155,7 +173,8 @@ impl Resend {
         self.is_seen
     }
 
-    /// Sends the request for the second and last time, on a fresh `connection`. The time-out begins `now`.
+    /// Sends the request for the second and last time, on a fresh `connection`. The time-out begins `now`. The head of the
+    /// response is put into `answer`.
     ///
     /// # Errors
     ///
@@ -167,19 +186,21 @@ impl Resend {
         added: &mut AddedHeaders<'_>,
         (now, replay): (Instant, &mut Replay<Upload>),
         inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
-    ) -> Result<(Response<ResponseBody>, HeaderFlags), UpstreamError> {
+        answer: &mut Response<()>,
+    ) -> Result<Answered, UpstreamError> {
         let first = &self.pool.target_of(&self.address).host;
         move_host(request, added, first, &connection.target().host);
         let deadline = Deadline::of(request, now, self.pool.timeouts().response);
-        let outcome = match connection.dispatch(request, added, (&deadline, replay), inform).await {
+        let way = (&deadline, replay);
+        let outcome = match connection.dispatch(request, added, way, inform, answer).await {
             Dispatched::Again(error, false) if !self.is_seen => {
                 Dispatched::Failed(UpstreamError::Unsent(error))
             }
             Dispatched::Again(error, _) => Dispatched::Failed(UpstreamError::Broken(error)),
             outcome => outcome,
         };
-        match connection.respond(outcome)? {
-            Sent::Answer(response, seen) => Ok((response, seen)),
+        match connection.respond(outcome, answer)? {
+            Sent::Answer(answered) => Ok(answered),
             // The outcome is no reason for a third attempt.
             Sent::Resend(third) => Err(third.unpaid()),
         }

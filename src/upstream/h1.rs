@@ -10,7 +10,7 @@ mod output;
 mod tunnel;
 
 pub(super) use early::EarlyResponse;
-pub(super) use head::HEAD_BYTES;
+pub(super) use head::{HEAD_BYTES, HeadFacts};
 pub(super) use output::OutgoingBody;
 pub use tunnel::Tunnel;
 
@@ -24,13 +24,12 @@ use super::{
 };
 use bytes::{Bytes, BytesMut};
 use framing::Decoder;
-use head::ResponseHead;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Frame;
 use output::OutputBuffer;
 use std::{
     future::{Future, poll_fn},
-    io,
+    io, mem,
     net::SocketAddr,
     pin::{Pin, pin},
     task::{Context, Poll, ready},
@@ -71,9 +70,8 @@ pub(super) struct H1Connection {
 
 /// The result of one request on the connection.
 pub(super) enum H1Outcome {
-    /// The head of the response came. The first flag says that another response may follow on the connection, the second
-    /// that the whole request was sent before the head came.
-    Answer(Response<()>, bool, bool),
+    /// The head of the response came. The flag says that the whole request was sent before the head came.
+    Answer(HeadFacts, bool),
     /// The connection ended before a byte of the request was written.
     Unsent(WireError),
     /// The connection ended later, so the upstream may have read the whole request.
@@ -112,7 +110,7 @@ impl H1Connection {
         self.is_clean() && !self.io.has_input()
     }
 
-    /// Sends a request and reads the head of its response. `inform` is called with each interim response (1xx).
+    /// Sends a request and reads the head of its response into `answer`. `inform` is called with each interim response (1xx).
     ///
     /// # Errors
     ///
@@ -124,6 +122,7 @@ impl H1Connection {
         sending: &mut OutgoingBody,
         deadline: &Deadline,
         inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
+        answer: &mut Response<()>,
     ) -> Result<H1Outcome, UpstreamError> {
         let until = deadline.at();
         if self.timer.deadline() > until {
@@ -144,11 +143,11 @@ impl H1Connection {
                     Poll::Pending => {}
                 }
             }
-            if let Poll::Ready(answer) = self.poll_head(cx, inform) {
-                return Poll::Ready(Ok(match (answer, sent.take()) {
-                    (Ok(ResponseHead { response, stays_open }), end) => {
-                        let (is_sent, has_failed) = (end.is_some(), matches!(end, Some(Err(_))));
-                        H1Outcome::Answer(response, stays_open && !has_failed, is_sent)
+            if let Poll::Ready(head) = self.poll_head(cx, inform, answer) {
+                return Poll::Ready(Ok(match (head, sent.take()) {
+                    (Ok(mut head), end) => {
+                        head.stays_open &= !matches!(end, Some(Err(_)));
+                        H1Outcome::Answer(head, end.is_some())
                     }
                     (Err(_), Some(Err(broken))) if self.is_untouched() && !has_body => {
                         H1Outcome::Unsent(broken)
@@ -179,21 +178,22 @@ impl H1Connection {
         self.came == 0
     }
 
-    /// Reads until the head of a final response has come; interim ones are passed to `inform`.
+    /// Reads until the head of a final response has come into `answer`; interim ones are passed to `inform`.
     fn poll_head(
         &mut self,
         cx: &mut Context<'_>,
         inform: &impl Fn(StatusCode, HeaderMap),
-    ) -> Poll<Result<ResponseHead, WireError>> {
+        answer: &mut Response<()>,
+    ) -> Poll<Result<HeadFacts, WireError>> {
         loop {
             while !self.input.is_empty()
-                && let Some(head) = head::take(&mut self.input)?
+                && let Some(head) = head::take(&mut self.input, answer)?
             {
-                let status = head.response.status();
+                let status = answer.status();
                 if !status.is_informational() || status == StatusCode::SWITCHING_PROTOCOLS {
                     return Poll::Ready(Ok(head));
                 }
-                inform(status, head.response.into_parts().0.headers);
+                inform(status, mem::take(answer).into_parts().0.headers);
             }
             if self.came >= BEFORE_THE_ANSWER {
                 return Poll::Ready(Err(WireError::Limit("what comes before the answer")));

@@ -21,16 +21,26 @@ pub(super) enum BodyLength {
     Unannounced,
 }
 
+/// The values of all `Content-Length` fields of a response, as far as they were noted. Several equal ones count as one.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct AnnouncedLength {
+    /// The first one, and the number of its digits.
+    first: Option<(u64, usize)>,
+    is_repeated: bool,
+    /// The rule that they break.
+    broken: Option<&'static str>,
+}
+
 /// Refuses a response that cannot answer a request of the gateway: an upgrade that was not asked for, lengths that differ
 /// or are no numbers, a length beside a transfer coding, codings other than chunked (RFC 9112 section 6). `seen` are its
-/// fields. A response to HEAD is checked in the same way, although no body follows.
+/// fields, and `announced` its lengths. A response to HEAD is checked in the same way, although no body follows.
 ///
 /// # Errors
 ///
 /// [`UpstreamError::Invalid`] with the rule that the response breaks.
 pub(super) fn check_response<B>(
     response: &mut Response<B>,
-    seen: HeaderFlags,
+    (seen, announced): (HeaderFlags, AnnouncedLength),
     upgrade_asked: bool,
 ) -> Result<BodyLength, UpstreamError> {
     let status = response.status();
@@ -42,8 +52,7 @@ pub(super) fn check_response<B>(
     }
     let version = response.version();
     let headers = response.headers_mut();
-    let has_length = seen.has(HeaderFlags::CONTENT_LENGTH);
-    let length = if has_length { check_length(headers)? } else { None };
+    let length = announced.check(headers)?;
     if seen.has(HeaderFlags::TRANSFER_ENCODING)
         && let Some(coding) = headers.get(TRANSFER_ENCODING)
     {
@@ -55,25 +64,6 @@ pub(super) fn check_response<B>(
         headers.remove(CONTENT_LENGTH);
     }
     Ok(length.map_or(BodyLength::Unannounced, BodyLength::Known))
-}
-
-/// Reads the `Content-Length`, and replaces several equal ones by one.
-fn check_length(headers: &mut HeaderMap) -> Result<Option<u64>, UpstreamError> {
-    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
-    let Some(first) = lengths.next() else { return Ok(None) };
-    let length = number(first.as_bytes()).ok_or(UpstreamError::Invalid("a length that is none"))?;
-    let (mut twice, mut differ) = (false, false);
-    for other in lengths {
-        (twice, differ) = (true, differ || other != first);
-    }
-    if differ {
-        return Err(UpstreamError::Invalid("two lengths"));
-    }
-    if twice {
-        let first = first.clone();
-        headers.insert(CONTENT_LENGTH, first);
-    }
-    Ok(Some(length))
 }
 
 /// Accepts the transfer coding `chunked` alone, without a length beside it (RFC 9112 sections 6.1 and 6.3).
@@ -110,4 +100,42 @@ pub(super) fn leaves_in_step<B>(
     response.status() != StatusCode::REQUEST_TIMEOUT
         && (has_body || announces_none)
         && response.version() != Version::HTTP_10
+}
+
+// === impl AnnouncedLength ===
+
+impl AnnouncedLength {
+    /// The lengths that `headers` announce; `seen` are their special fields.
+    pub(super) fn of(headers: &HeaderMap, seen: HeaderFlags) -> Self {
+        let mut all = Self::default();
+        if seen.has(HeaderFlags::CONTENT_LENGTH) {
+            headers.get_all(CONTENT_LENGTH).iter().for_each(|value| all.note(value));
+        }
+        all
+    }
+
+    /// Notes the value of one more field.
+    pub(super) fn note(&mut self, value: &HeaderValue) {
+        let length = number(value.as_bytes()).map(|length| (length, value.len()));
+        match (self.first, length) {
+            (None, Some(_)) => self.first = length,
+            (None, None) => self.broken = self.broken.or(Some("a length that is none")),
+            // The same number with as many digits is the same text.
+            (Some(_), _) if self.first == length => self.is_repeated = true,
+            (Some(_), _) => self.broken = self.broken.or(Some("two lengths")),
+        }
+    }
+
+    /// Returns the length, and leaves one field of several equal ones in `headers`.
+    fn check(self, headers: &mut HeaderMap) -> Result<Option<u64>, UpstreamError> {
+        if let Some(rule) = self.broken {
+            return Err(UpstreamError::Invalid(rule));
+        }
+        if self.is_repeated
+            && let Some(first) = headers.get(CONTENT_LENGTH).cloned()
+        {
+            headers.insert(CONTENT_LENGTH, first);
+        }
+        Ok(self.first.map(|(length, _)| length))
+    }
 }

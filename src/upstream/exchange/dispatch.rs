@@ -3,7 +3,7 @@
 use crate::upstream::{
     deadline::Deadline,
     error::{UpstreamError, WireError},
-    h1::{self, H1Connection, H1Outcome, OutgoingBody},
+    h1::{self, H1Connection, H1Outcome, HeadFacts, OutgoingBody},
     h2::{self, H2Outcome, H2Stream},
     headers::added::AddedHeaders,
     target::Target,
@@ -17,8 +17,8 @@ use std::mem;
 pub(super) enum Dispatched {
     /// The head of a response came over HTTP/1.1.
     Http1(H1Answer),
-    /// The head of a response came over HTTP/2.
-    Http2(Response<Incoming>),
+    /// The head of a response came over HTTP/2, with this body.
+    Http2(Incoming),
     /// The request may be sent once more. The flag says that a byte of it was written, so that the upstream may have
     /// counted the attempt.
     Again(WireError, bool),
@@ -26,41 +26,39 @@ pub(super) enum Dispatched {
     Failed(UpstreamError),
 }
 
-/// The head of a response that came over HTTP/1.1, and the state of its exchange.
+/// The facts about a response whose head came over HTTP/1.1, and the state of its exchange.
 pub(super) struct H1Answer {
-    pub(super) response: Response<()>,
+    pub(super) facts: HeadFacts,
     /// The request was a HEAD, whose response has no body.
     pub(super) is_bare: bool,
     /// The response is a 101, and the request asked for an upgrade.
     pub(super) is_upgrade: bool,
     /// The rest of the request, if the head came before it was sent.
     pub(super) sending: Option<OutgoingBody>,
-    /// Another response may follow on the connection.
-    pub(super) stays_open: bool,
 }
 
-/// Makes an attempt over HTTP/1.1.
+/// Makes an attempt over HTTP/1.1. The head of the response is put into `answer`.
 pub(super) async fn dispatch_h1(
     wire: &mut H1Connection,
     request: &mut Request<Upload>,
     added: &AddedHeaders<'_>,
     deadline: &Deadline,
     inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
+    answer: &mut Response<()>,
 ) -> Dispatched {
     let mut sending = OutgoingBody::of(request);
     let has_body = sending.is_some();
-    let sent = match wire.send(request, added, &mut sending, deadline, inform).await {
+    let sent = match wire.send(request, added, &mut sending, deadline, inform, answer).await {
         Ok(sent) => sent,
         Err(error) => return Dispatched::Failed(error),
     };
     match sent {
-        H1Outcome::Answer(response, stays_open, is_sent) => Dispatched::Http1(H1Answer {
+        H1Outcome::Answer(facts, is_sent) => Dispatched::Http1(H1Answer {
             is_bare: request.method() == Method::HEAD,
-            is_upgrade: response.status() == StatusCode::SWITCHING_PROTOCOLS
+            is_upgrade: answer.status() == StatusCode::SWITCHING_PROTOCOLS
                 && request.headers().contains_key(UPGRADE),
-            response,
+            facts,
             sending: (!is_sent).then_some(sending),
-            stays_open,
         }),
         H1Outcome::Unsent(why) => Dispatched::Again(why, false),
         H1Outcome::Failed(why) => {
@@ -75,13 +73,14 @@ pub(super) async fn dispatch_h1(
 }
 
 /// Makes an attempt over HTTP/2. A request whose stream the upstream refused may be sent again with its body, if that is
-/// kept, or small enough to be kept for this alone.
+/// kept, or small enough to be kept for this alone. The head of the response is put into `answer`.
 pub(super) async fn dispatch_h2(
     stream: &mut H2Stream,
     request: &mut Request<Upload>,
     target: &Target,
     deadline: &Deadline,
     replay: &mut Replay<Upload>,
+    answer: &mut Response<()>,
 ) -> Dispatched {
     let spare = head_of(request);
     if !replay.is_kept() {
@@ -90,7 +89,9 @@ pub(super) async fn dispatch_h2(
     match stream.send(mem::take(request), target, deadline).await {
         Ok(H2Outcome::Answer(response)) => {
             *request = spare;
-            Dispatched::Http2(response)
+            let (head, incoming) = response.into_parts();
+            *answer = Response::from_parts(head, ());
+            Dispatched::Http2(incoming)
         }
         Ok(H2Outcome::Unsent(unsent, why)) => {
             *request = *unsent;

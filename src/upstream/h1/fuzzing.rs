@@ -7,7 +7,7 @@ use super::{
 use crate::upstream::{
     error::{UpstreamError, WireError},
     headers::HeaderFlags,
-    response::check_response,
+    response::{AnnouncedLength, check_response},
 };
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Response};
@@ -39,7 +39,8 @@ pub struct BodyDecoder(Decoder);
 ///
 /// As those of the gateway.
 pub fn take_head(input: &mut BytesMut) -> Result<Option<FuzzedHead>, WireError> {
-    let Some(head::ResponseHead { response, stays_open }) = head::take(input)? else {
+    let mut response = Response::new(());
+    let Some(head::HeadFacts { stays_open, .. }) = head::take(input, &mut response)? else {
         return Ok(None);
     };
     let reason = response.extensions().get::<ReasonPhrase>();
@@ -93,8 +94,9 @@ impl BodyDecoder {
         is_bare: bool,
         upgrade_asked: bool,
     ) -> Result<Self, UpstreamError> {
-        let length =
-            check_response(response, HeaderFlags::of_response(response.headers()), upgrade_asked)?;
+        let seen = HeaderFlags::of_response(response.headers());
+        let announced = AnnouncedLength::of(response.headers(), seen);
+        let length = check_response(response, (seen, announced), upgrade_asked)?;
         Ok(Self(Decoder::of(is_bare, response.status(), length)))
     }
 

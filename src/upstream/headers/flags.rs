@@ -5,7 +5,7 @@ use memchr::memchr;
 
 /// A set of special fields that a message may have. It contains every field that the message has; `X-Forwarded-For` and
 /// the like share a bit, so one that is absent may be in it, too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct HeaderFlags(u32);
 
 // === impl HeaderFlags ===
@@ -55,7 +55,7 @@ impl HeaderFlags {
 
     /// Finds the special fields among the `headers` of a request, once for each message.
     pub fn of(headers: &HeaderMap) -> Self {
-        let of_one = |name: &HeaderName| match Self::by(name) {
+        let of_one = |name: &HeaderName| match Self::of_field(name) {
             Self(0) if memchr(b'_', name.as_str().as_bytes()).is_some() => Self::UNDERSCORE,
             flag => flag,
         };
@@ -64,7 +64,12 @@ impl HeaderFlags {
 
     /// The same for a response, whose names no origin reads, so that no `_` is looked for.
     pub fn of_response(headers: &HeaderMap) -> Self {
-        Self(headers.keys().fold(0, |flags, name| flags | Self::by(name).0))
+        Self(headers.keys().fold(0, |flags, name| flags | Self::of_field(name).0))
+    }
+
+    /// Adds these `fields` to the set.
+    pub fn add(&mut self, fields: Self) {
+        self.0 |= fields.0;
     }
 
     /// Whether the message may have one of these `fields`; false is certain.
@@ -72,7 +77,8 @@ impl HeaderFlags {
         self.0 & fields.0 != 0
     }
 
-    fn by(name: &HeaderName) -> Self {
+    /// The flag of a field with this name: none for most fields.
+    pub fn of_field(name: &HeaderName) -> Self {
         let name = name.as_str();
         // The first letter selects the names to compare with, so that most fields need no comparison.
         match (name.as_bytes().first(), name) {

@@ -43,12 +43,15 @@ impl IdleConnections {
         Self { group: Cache::new(group), by_address: Vec::new() }
     }
 
-    /// Keeps a connection whose response has ended. It is closed instead if `most` are idle already, or if DNS no longer
+    /// Keeps a connection whose response had ended by an instant. It is closed instead if `most` are idle already, or if DNS no longer
     /// returns its address.
-    pub(super) fn put(&mut self, wire: Box<H1Connection>, address: Arc<Address>, most: usize) {
+    pub(super) fn put(
+        &mut self,
+        (wire, address, since): (Box<H1Connection>, Arc<Address>, Instant),
+        most: usize,
+    ) {
         let idle: usize = self.by_address.iter().map(|connections| connections.idle.len()).sum();
         if idle < most && self.group.load().contains(&address) {
-            let since = Instant::now();
             self.of(&address).idle.push(IdleConnection { wire, address, since });
         }
     }

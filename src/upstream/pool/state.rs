@@ -16,6 +16,7 @@ use std::{
         atomic::{AtomicU64, AtomicUsize},
     },
 };
+use tokio::time::Instant;
 
 /// The state that a pool and its connections share.
 pub(in crate::upstream) struct PoolState {
@@ -56,10 +57,15 @@ impl PoolState {
         &self.cluster.settings.targets[address.target]
     }
 
-    /// Keeps a connection whose response has ended for the next request, if it can be used again.
-    pub(in crate::upstream) fn keep(&self, mut wire: Box<H1Connection>, address: Arc<Address>) {
+    /// Keeps a connection for the next request, if it can be used again. Its response had ended by `since`.
+    pub(in crate::upstream) fn keep(
+        &self,
+        mut wire: Box<H1Connection>,
+        address: Arc<Address>,
+        since: Instant,
+    ) {
         if wire.rest() {
-            self.idle.lock().put(wire, address, self.keeps);
+            self.idle.lock().put((wire, address, since), self.keeps);
         }
     }
 }
