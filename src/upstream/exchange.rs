@@ -53,8 +53,8 @@ pub struct Resend {
 
 impl Connection {
     /// Sends a request, with the fields that the gateway adds, and waits for the head of its response, which is put into
-    /// `answer`. The time-out of the response begins `now`. `inform` is called with each interim response (1xx) of an HTTP/1.1 upstream. `replay` has the
-    /// body again afterwards, if it is kept; the head stays in `request`.
+    /// `answer`. The time-out of the response begins `now`. `inform` is called with each interim response (1xx) of an HTTP/1.1
+    /// upstream. `replay` has the body again afterwards, if it is kept; the head stays in `request`.
     ///
     /// The request may be sent once more, on a fresh connection, in three cases: the upstream has seen no byte of it; the
     /// upstream declared that it did not process it (RFC 9113 section 8.7); a connection that was kept idle ended without
