@@ -118,8 +118,8 @@ for k = groups + 1, groups + blocks do
     long = (long or '') .. pack('<c1ddddddddddddd', 'B', requests, reach, jump, budget, 1, k + 1, 84, length / per, 1,
       horizon, per, den, full / per)
   end
-  local at = floor(start / den)
-  said[n + 1], said[n + 2], said[n + 3], said[n + 4] = code, code == 1 and at or wait, remaining, next
-  said[n + 5], said[n + 6], said[n + 7], said[n + 8] = reset_after, now + at, start % den, born
+  local start_us = floor(start / den)
+  said[n + 1], said[n + 2], said[n + 3], said[n + 4] = code, code == 1 and start_us or wait, remaining, next
+  said[n + 5], said[n + 6], said[n + 7], said[n + 8] = reset_after, now + start_us, start % den, born
   n = n + 8
 end

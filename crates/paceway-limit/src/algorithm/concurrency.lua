@@ -7,7 +7,7 @@
 -- (concurrency/waiters.lua). A paused limiter has the member `P`, end of the pause, status (8 and 2 bytes) with the
 -- score -inf.
 
-if part == 67 then
+if part == 67 then -- 'C'
 local concurrency = { kind = 67, lease = true }
 
 local HOLDER, WAITER, PAUSED = '<i8i8', '<i8i8i8', '<c1i8I2'

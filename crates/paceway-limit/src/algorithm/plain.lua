@@ -1,4 +1,5 @@
--- The plain way: requests that ask one limiter alone, whose state has nothing but grants in a row. Their states are read and
+-- The plain way for token buckets, and the start of the script: requests that ask one limiter alone, whose state has nothing but
+-- grants in a row. Their states are read and
 -- written at once, by none of the functions of the long way. Here are the token buckets: any number of requests that ask
 -- one of them for the same cost each. A bucket without holes is one instant, so all these requests together are one
 -- step of it. The decisions are those of token_bucket.lua, one after the other. The gateway, which knows
@@ -47,7 +48,7 @@ local epoch, states
 local reads, letter = groups + blocks, nil
 if reads == 0 then
   letter = string.byte(ARGV[4] or '')
-  if letter == 81 or letter == 67 then reads = 1 end
+  if letter == 81 or letter == 67 then reads = 1 end -- 'Q', 'C'
 end
 if reads == 0 then
   epoch = value_of(KEYS[1])
@@ -64,7 +65,7 @@ if epoch ~= ARGV[3] or epoch == '' then
   epoch = judge(epoch, ARGV[3], now)
   if epoch ~= string.match(ARGV[3], '^%w*') then new_epoch = epoch end
 end
-if string.byte(epoch) == 76 then lost_at = tonumber(string.sub(epoch, 2)) end
+if string.byte(epoch) == 76 then lost_at = tonumber(string.sub(epoch, 2)) end -- 'L'
 
 -- The numbers of the reply, and how many; and the entries of those that take the long way.
 local said, n, long = { now, 0, 0, 0, 0, 0, 0, 0 }, 1, nil

@@ -16,7 +16,7 @@
 -- ticks before the tail. Pace::new keeps every sum below 2^53.
 
 
-if part == 84 or part == 76 then
+if part == 84 or part == 76 then -- 'T', 'L'
 local kind = part
 local HEAD, HOLE, MOVED = '<BBi8i8i8i8i8i8i8', '<i8i8', 32
 

@@ -8,7 +8,7 @@
 local from = 1
 letter = string.byte(entries)
 
-if letter == 81 or letter == 67 then
+if letter == 81 or letter == 67 then -- 'Q', 'C'
 local META, META_SIZE, TENANT, REQUEST, LINK = '<Bddddddddddddddddddddddddd', 201, '<ddddddd', '<dddddBBI2c0I2c0', '<dd'
 local STATE = '<BBi8i8i8i8i8i8i8'
 -- The places of what `m` has. The five of a class begin with the virtual time.
@@ -25,7 +25,7 @@ repeat
   local after
   repeat
     local k, class, weight, tenant, gateway, ticket, budget, number, n, at, _
-    if letter == 81 then
+    if letter == 81 then -- 'Q'
       k, _, class, weight, tenant, gateway, ticket, _, budget, n, at = unpack_from('<dddddc0ddddd', entries, from + 1)
     else
       k, _, number, n, at = unpack_from('<dddd', entries, from + 1)
@@ -48,7 +48,7 @@ repeat
 
     -- The queue, and what it keeps about the request.
     local hash, order, values, id, tenant_field, gateway_field = KEYS[k], KEYS[k + 1], nil, nil, nil, nil
-    if letter == 81 then
+    if letter == 81 then -- 'Q'
       tenant_field, gateway_field = 't' .. string.char(48 + class) .. tenant, 'g' .. pack('>d', gateway)
       values = redis.pcall('HMGET', hash, 'm', tenant_field, gateway_field)
     else
@@ -61,7 +61,7 @@ repeat
     if m[BORN] < lost or m[FIRST] < now - OVERDUE or m[BOOKED] > 0 or m[ROOM] ~= 0 then break end
 
     local wait, place, grant
-    if letter == 81 then
+    if letter == 81 then -- 'Q'
       -- It joins the queue.
       if m[LEN] >= MAX_WAITING or weight < 1 or weight > MAX_WEIGHT then break end
       local c = 5 * class

@@ -22,7 +22,7 @@ function sliding_window.load(key, now, rule, horizon)
   if not stored then return nil end
   local open = { rule = rule, horizon = horizon, now = now, key = key, fresh = true, ahead = {}, hint = 0, skip = 0 }
   local raw = stored
-  if string.byte(stored) == 80 then
+  if string.byte(stored) == 80 then -- 'P'
     open.gate, raw = lazy.gates.read(sliding_window, key, stored, now, rule)
     if open.gate then open.skip = GATE_SIZE end
   end
