@@ -120,7 +120,7 @@ async fn what_was_reset_behind_a_loss_stays_so_when_an_older_grant_is_given_back
         step(0, What::Forget(2)),
         step(1, decide([false; 3], 700_049)),
         step(1, decide([false, true, false], 0)),
-        step(0, What::GiveBack(0)),
+        step(0, What::GiveBack(0, 0)),
         step(0, decide([false, false, true], 0)),
     ];
     compare(&redis, 0, (rules, [OnLoss::Close; 3]), steps).await.expect("the same");
@@ -235,13 +235,16 @@ async fn compare(
                 let ticket = checks.iter().any(Check::is_lease).then(|| so_far.ticket());
                 Entry::Reserve { checks, budget, ticket }
             }
-            What::GiveBack(i) if i < so_far.granted.len() => {
+            What::GiveBack(i, more) if i < so_far.granted.len() => {
                 let last = so_far.granted.len() - 1;
                 let (check, grant) = so_far.granted.swap_remove(last - i);
-                Entry::Refund { check, grant }
+                let horizon = check.horizon + more;
+                Entry::Refund { check: check.with_horizon(horizon), grant }
             }
-            What::Settle(i, used) if i < so_far.granted.len() => {
+            What::Settle(i, used, more) if i < so_far.granted.len() => {
                 let (check, grant) = so_far.granted.swap_remove(i);
+                let horizon = check.horizon + more;
+                let check = check.with_horizon(horizon);
                 match check.algorithm.unused_part(grant, check.cost, used) {
                     Some((grant, cost)) => Entry::Refund { check: check.with_cost(cost), grant },
                     None => continue,
@@ -259,7 +262,7 @@ async fn compare(
                 Entry::Reserve { checks, budget: 1_000_000, ticket: Some(ticket) }
             }
             What::Forget(i) if i < 3 => Entry::Forget { check: check(&rules, i, 1, true) },
-            What::GiveBack(_)
+            What::GiveBack(..)
             | What::Settle(..)
             | What::Renew(_)
             | What::AskAgain(_)

@@ -97,6 +97,28 @@ async fn a_value_of_another_version_or_kind_or_length_is_foreign() {
     }
 }
 
+/// One call looks at a bucket, and returns permits to it with a longer horizon, which leaves more of the line in its place.
+#[tokio::test]
+async fn permits_come_back_with_the_horizon_of_their_own_entry() -> Result<(), StoreError> {
+    let redis = Redis::start();
+    let (store, memory) = (connect(&redis).await, MemoryStore::default());
+    let rule = Algorithm::TokenBucket(TokenBucket::new(10, 1_000_000, 3).expect("a rule"));
+    let check = Check::new("{k}", rule).with_cost(3);
+    let checks: Checks = [check.clone()].into();
+    let take = Entry::Reserve { checks, budget: 5_000_000, ticket: None };
+    let taken = vec![take; 5];
+    let replies = memory.run_at(T0, &taken);
+    assert_eq!(store.run_at(Some(T0), &taken).await?, replies);
+    let Reply::Decision(fourth) = &replies[3] else { panic!("{replies:?}") };
+    let part = rule.unused_part(fourth.parts[0].grant, 3, 0);
+    let (grant, cost) = part.expect("none of them was used");
+    let returned = check.clone().with_cost(cost).with_horizon(rule.horizon(1_100_000, 3));
+    let look = Entry::Look { check };
+    let call = [look.clone(), Entry::Refund { check: returned, grant }, look];
+    assert_eq!(store.run_at(Some(T0 + 1), &call).await?, memory.run_at(T0 + 1, &call));
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_thousand_saturated_grants_with_leavers_say_the_same() -> Result<(), StoreError> {
     let redis = Redis::start();

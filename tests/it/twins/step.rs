@@ -18,9 +18,10 @@ pub(super) enum What {
         cost: i64,
         budget: i64,
     },
-    GiveBack(usize),
-    /// A request turned out to have used so many of its permits.
-    Settle(usize, i64),
+    /// A grant comes back, with so much more horizon than its request had.
+    GiveBack(usize, i64),
+    /// A request turned out to have used so many of its permits; they come back with so much more horizon.
+    Settle(usize, i64, i64),
     Look(usize),
     Renew(usize),
     Forget(usize),
@@ -47,11 +48,12 @@ fn pause() -> impl Strategy<Value = Pause> {
 pub(super) fn step(rule: BoxedStrategy<Algorithm>) -> impl Strategy<Value = Step> {
     let spans = || prop_oneof![Just(0), 0..1_000i64, 0..2_000_000i64, 0..90_000_000_000i64];
     let budgets = prop_oneof![Just(0), 0..5_000_000i64, 0..90_000_000_000i64];
+    let more = || prop_oneof![Just(0), 0..500_000i64];
     let decide = (any::<[bool; 3]>(), any::<[bool; 3]>(), 1..4i64, budgets);
     let what = prop_oneof![
         8 => decide.prop_map(|(used, observe, cost, budget)| What::Decide { used, observe, cost, budget }),
-        3 => (0..5usize).prop_map(What::GiveBack),
-        2 => (0..5usize, 0..3i64).prop_map(|(i, used)| What::Settle(i, used)),
+        3 => (0..5usize, more()).prop_map(|(i, more)| What::GiveBack(i, more)),
+        2 => (0..5usize, 0..3i64, more()).prop_map(|(i, used, more)| What::Settle(i, used, more)),
         1 => (0..3usize).prop_map(What::Look),
         1 => (0..5usize).prop_map(What::Renew),
         1 => (0..5usize).prop_map(What::AskAgain),

@@ -27,14 +27,18 @@ local function open(k, algorithm, rule, horizon)
     states[k] = state
     return state or nil
   end
-  if state then state.open.handed_over = nil end
-  if state and not algorithm.same(state.open.rule, rule) then
-    -- While gateways get a new configuration, one call can carry both rules.
+  if not state then return nil end
+  state.open.handed_over = nil
+  local is_other = state.horizon ~= horizon
+  if is_other and lost_at > 0 or not algorithm.same(state.open.rule, rule) then
+    -- While gateways get a new configuration, one call can carry both rules. After a loss the horizon says how full a lost
+    -- state is.
     save(state)
     state.open = load(algorithm, state.key, rule, horizon)
     state.dirty, state.has_new_gate = false, false
   end
-  return state or nil
+  if is_other then state.horizon, state.open.horizon = horizon, horizon end
+  return state
 end
 
 -- remaining, next, reset_after, paused
