@@ -122,8 +122,7 @@ impl Store for Batched {
     }
 
     fn settle(&self, _: Source, check: &Check, part: reserve::Part, used: i64) {
-        let returned = self.backend.blocks.policy.settled(check);
-        if let Some(entry) = settlement::unused(&returned, part, used) {
+        if let Some(entry) = settlement::unused(check, part, used) {
             self.queue(&entry).release(entry);
         }
         for entry in settlement::charges(check, settlement::owed(check, part, used)) {

@@ -45,10 +45,11 @@ impl BlockPolicy {
         Some((check, rule))
     }
 
-    /// The check by which unused permits of a request are returned to the store. The line of a bucket moves back then, and must
-    /// not move permits that gateways hold to earlier instants: those that can be used within the next 0.5 s stay.
-    pub(in super::super) fn settled(&self, check: &Check) -> Check {
-        let least = self.fast(check).map_or(0, |_| check.algorithm.horizon(LONGEST, check.cost));
-        Check { horizon: check.horizon.max(least), ..check.clone() }
+    /// Prepares the check by which unused permits are returned to the store. The line of a bucket moves back then, and must not
+    /// move permits that gateways of another configuration hold: those that can be used within the next 0.5 s stay.
+    pub(in super::super) fn keep_blocks(&self, check: &mut Check) {
+        if self.fast(check).is_some() {
+            check.horizon = check.horizon.max(check.algorithm.horizon(LONGEST, check.cost));
+        }
     }
 }
