@@ -79,7 +79,7 @@ impl LimiterPlan {
                 overflow,
                 on_failure: limiter.without_store(rate),
                 turn: None,
-                blocks: !is_used.settles && is_used.cost <= algorithm.capacity() / 4,
+                blocks: is_used.leaves_blocks(limiter, algorithm),
             }
         });
         let checks = checks.collect();
@@ -142,7 +142,8 @@ impl LimiterPlan {
         let Demand { wait, cost: most, .. } = self.demand;
         let at = |check: Check| {
             let algorithm = check.algorithm.at_rate(per_second, most)?;
-            Some(Check { algorithm, horizon: algorithm.horizon(wait, most), ..check })
+            let blocks = self.demand.leaves_blocks(&self.limiter, &algorithm);
+            Some(Check { algorithm, horizon: algorithm.horizon(wait, most), blocks, ..check })
         };
         self.checks(Some(&filled), cost).map(at).collect()
     }
@@ -222,4 +223,14 @@ impl Demand {
         }
         all
     }
+
+    /// Whether gateways take permits in blocks by a rule of the limiter: from a fast bucket that no request waits for in turns,
+    /// because a turn is a decision of the store. Large costs and permits that come back would meet the blocks.
+    fn leaves_blocks(&self, limiter: &config::LimiterConfig, rule: &Algorithm) -> bool {
+        let is_plain = limiter.mode == Mode::Enforce && !limiter.has_turns;
+        is_plain && rule.is_fast_bucket() && !self.settles && self.cost <= rule.capacity() / 4
+    }
 }
+
+#[cfg(test)]
+mod tests;

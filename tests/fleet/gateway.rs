@@ -94,7 +94,7 @@ impl Process {
         if let Some(health) = Arc::get_mut(&mut health) {
             health.id = format!("gateway {number}, life {life}").into();
             health.blocks = match history.has_blocks {
-                true => BlockPolicy { rate: 1, least: 2 },
+                true => BlockPolicy { least: 2 },
                 false => BlockPolicy::OFF,
             };
         }

@@ -278,6 +278,11 @@ impl Algorithm {
         }
     }
 
+    /// Whether it is a token bucket from which blocks of permits save calls: one of 1,000/s or more.
+    pub fn is_fast_bucket(&self) -> bool {
+        matches!(self, Self::TokenBucket(rule) if rule.is_fast())
+    }
+
     /// The time in which so many permits flow in, µs, at most [`MAX_BUDGET`]; 0 for a [`Concurrency`]. Both twins compute it
     /// in doubles and round up.
     pub(crate) fn time_of(&self, permits: i64) -> Micros {

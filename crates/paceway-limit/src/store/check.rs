@@ -27,8 +27,10 @@ pub struct Check {
     pub on_failure: OnFailure,
     /// How the request takes its turn among those that wait for this limiter; `None`: first come, first served.
     pub turn: Option<Turn>,
-    /// Whether a gateway may take permits of this limiter in blocks, for requests that come later. A block splits the free room of a
-    /// bucket, so no request of the limiter should cost more than a quarter of it, and none should return permits by its true cost.
+    /// Whether gateways take permits of this limiter in blocks, for requests that come later; only a token bucket gives some. It
+    /// is decided once, when a configuration is loaded: the limiter enforces, no request takes turns at it, and it is so fast that
+    /// blocks pay ([`Algorithm::is_fast_bucket`]). A block splits the free room of a bucket, so no request may cost more than a
+    /// quarter of it, and none may return permits by its true cost.
     pub blocks: bool,
 }
 
@@ -138,7 +140,7 @@ impl Check {
         Self { turn: Some(turn), ..self }
     }
 
-    /// Lets gateways take permits of this limiter in blocks, which they do not unless this is called.
+    /// Lets gateways take permits of this limiter in [`blocks`](Self::blocks), which they do not unless this is called.
     #[must_use]
     pub fn with_blocks(self) -> Self {
         Self { blocks: true, ..self }

@@ -9,7 +9,7 @@
 //!
 //! A quarter of the bucket is left to other requests: where requests wait, there are no blocks.
 
-use super::Open;
+use super::{Open, TokenBucket};
 use crate::algorithm::{Grant, Micros};
 
 /// The block that a gateway asks for.
@@ -25,6 +25,17 @@ pub struct BlockAsk {
 
 /// The fewest permits of a bucket that gives blocks: below, a quarter of it is less than one.
 const LEAST_BURST: i64 = 4;
+/// The least rate of a bucket from which gateways take blocks, permits per second. A block costs the store about as much as a
+/// request, and a slower bucket has few requests for each gateway in the time in which a permit of a block can be used.
+const LEAST_RATE: i64 = 1000;
+
+// === impl TokenBucket ===
+
+impl TokenBucket {
+    pub(in crate::algorithm) fn is_fast(&self) -> bool {
+        self.per.saturating_mul(LEAST_RATE) <= self.den.saturating_mul(1_000_000)
+    }
+}
 
 // === impl Open ===
 
