@@ -52,7 +52,7 @@ pub(super) struct Blocks {
     keys: Mutex<Keys>,
     /// Requests that were decided from blocks.
     served: Counter,
-    /// Permits that no request used in time.
+    /// Permits of blocks that ended before requests used them.
     lapsed: Counter,
 }
 
@@ -153,14 +153,14 @@ impl Blocks {
         }
     }
 
-    /// The store has granted a block to the request of `checks`, whose call was sent at `sent`. Returns its level for that
-    /// request.
+    /// The store has granted a block to the request of `checks`, whose call was sent at `sent`: the decision has its level for
+    /// that request. The permits lapse if the answer is late or the limiter was paused or changed since.
     pub(super) fn put(
         &self,
         checks: &Checks,
         ask: BlockAsk,
         (decision, usable): (&mut Decision, Micros),
-        sent: Instant,
+        (sent, is_late): (Instant, bool),
     ) {
         let now = Instant::now();
         let (Some((check, rule)), Some(part)) =
@@ -168,6 +168,12 @@ impl Blocks {
         else {
             return;
         };
+        let (requests, cost) = (ask.requests, check.cost);
+        let (level, first, lapsed) = (decision.level, part.grant, self.lapsed.clone());
+        let block = Block { sent, usable, first, level, requests, cost, next: 1, lapsed };
+        if is_late {
+            return self.not_given(checks);
+        }
         // A pause of which the store does not know yet.
         let is_paused = self.pauses.get(&check.key).is_some();
         let mut keys = self.keys.lock();
@@ -175,13 +181,11 @@ impl Blocks {
         let is_asked = mem::take(&mut key.is_asked);
         let passed = micros(now.saturating_duration_since(sent));
         key.usable = ((usable.min(LONGEST) - passed).clamp(0, reach(rule)), now);
-        if !is_asked || is_paused || key.rule != rule || key.cost != check.cost || !self.may_ask() {
+        if !is_asked || is_paused || key.rule != rule || key.cost != cost || !self.may_ask() {
             return;
         }
-        let (requests, level, first) = (ask.requests, decision.level, part.grant);
-        decision.level.remaining += (requests - 1) * key.cost;
-        self.clear(key);
-        key.block = Some(Block { sent, usable, first, level, requests, next: 1 });
+        decision.level.remaining += block.left();
+        key.block = Some(block);
     }
 
     /// The store has given no block to the request of `checks`.
@@ -198,7 +202,7 @@ impl Blocks {
     /// An upstream has lowered the limiter `key`.
     pub(super) fn lowered(&self, key: &str) {
         if let Some(key) = self.keys.lock().all.get_mut(key) {
-            self.clear(key);
+            key.clear();
             key.not_before = Instant::now() + LOWERED;
         }
     }
@@ -222,14 +226,14 @@ impl Blocks {
             may_ask && passed <= usable - usable / 1024
         });
         let Some(i) = found else {
-            self.clear(key);
+            key.clear();
             return None;
         };
-        self.lapsed.increment(((i - block.next) * key.cost).unsigned_abs());
-        self.served.increment(key.cost.unsigned_abs());
+        block.lapse_until(i);
         block.next = i + 1;
+        self.served.increment(key.cost.unsigned_abs());
         let level = Level {
-            remaining: block.level.remaining + (block.requests - block.next) * key.cost,
+            remaining: block.level.remaining + block.left(),
             reset_after: (block.level.reset_after - passed).max(0),
             ..block.level
         };
@@ -248,20 +252,14 @@ impl Blocks {
             source: Source::Shared,
         })
     }
-
-    fn clear(&self, key: &mut KeyBlock) {
-        key.is_asked = false;
-        let left = key.block.take().as_ref().map_or(0, Block::left);
-        self.lapsed.increment(left * key.cost.unsigned_abs());
-    }
 }
 
 impl KeepsPermits for Blocks {
     fn drop_permits(&self, key: Option<&str>) {
         let mut keys = self.keys.lock();
         match key {
-            Some(key) => keys.all.get_mut(key).into_iter().for_each(|key| self.clear(key)),
-            None => keys.all.values_mut().for_each(|key| self.clear(key)),
+            Some(key) => keys.all.get_mut(key).into_iter().for_each(KeyBlock::clear),
+            None => keys.all.values_mut().for_each(KeyBlock::clear),
         }
     }
 }

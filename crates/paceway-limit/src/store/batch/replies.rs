@@ -92,16 +92,13 @@ fn take_block(
     backlog: &Backlog,
     entry: &Entry,
     reply: Result<Reply, StoreError>,
-    (sent, is_late): (Instant, bool),
+    call: (Instant, bool),
 ) -> Result<Reply, StoreError> {
     let Entry::Block { checks, ask, .. } = entry else { return reply };
     let blocks = &backlog.backend.blocks;
     match reply {
         Ok(Reply::Block { mut decision, usable }) => {
-            match is_late {
-                true => blocks.not_given(checks),
-                false => blocks.put(checks, *ask, (&mut decision, usable), sent),
-            }
+            blocks.put(checks, *ask, (&mut decision, usable), call);
             Ok(Reply::Decision(decision))
         }
         reply => {

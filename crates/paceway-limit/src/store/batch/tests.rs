@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -34,6 +34,8 @@ struct DistantStore {
     /// Calls end without an answer and without having been executed.
     loses: AtomicBool,
     largest: AtomicUsize,
+    /// The permits of blocks for later requests.
+    in_blocks: AtomicI64,
 }
 
 const FAR: Duration = Duration::from_millis(10);
@@ -59,8 +61,13 @@ impl Script for DistantScript {
             }
             let replies = match far.loses.load(SeqCst) {
                 true => Err(StoreError::Unreachable("lost".into())),
-                false => far.memory.run(entries).await,
+                false => far.memory.run(entries.clone()).await,
             };
+            for (entry, reply) in entries.iter().zip(replies.iter().flatten()) {
+                if let (Entry::Block { checks, ask, .. }, Reply::Block { .. }) = (entry, reply) {
+                    far.in_blocks.fetch_add((ask.requests - 1) * checks[0].cost, SeqCst);
+                }
+            }
             sleep(FAR / 2).await;
             far.in_flight.fetch_sub(1, SeqCst);
             replies

@@ -6,6 +6,7 @@ use crate::{
 };
 use ahash::RandomState;
 use indexmap::IndexMap;
+use metrics::Counter;
 use std::{
     sync::{
         Arc,
@@ -58,6 +59,7 @@ pub(super) struct KeyBlock {
     pub(super) block: Option<Block>,
 }
 
+/// A block that the store has granted. The permits that it has when it is dropped have lapsed.
 #[derive(Debug)]
 pub(super) struct Block {
     /// An instant before the store made the grant, from which on the times of the permits count.
@@ -67,8 +69,11 @@ pub(super) struct Block {
     /// The level after the block.
     pub(super) level: Level,
     pub(super) requests: i64,
+    /// The permits of each request.
+    pub(super) cost: i64,
     /// The first request that it can serve.
     pub(super) next: i64,
+    pub(super) lapsed: Counter,
 }
 
 /// A request that waits for a decision of the store, as one of its key.
@@ -136,6 +141,11 @@ impl KeyBlock {
         }
     }
 
+    /// Drops the block, and the one that the call which is under way may bring.
+    pub(super) fn clear(&mut self) {
+        (self.is_asked, self.block) = (false, None);
+    }
+
     /// Counts a request, and estimates after each `reach` how many come in one.
     pub(super) fn count(&mut self, now: Instant) {
         let (reach, passed) = (reach(self.rule), micros(now.saturating_duration_since(self.since)));
@@ -169,8 +179,21 @@ impl KeyBlock {
 // === impl Block ===
 
 impl Block {
-    pub(super) fn left(&self) -> u64 {
-        (self.requests - self.next).unsigned_abs()
+    /// The permits that are left.
+    pub(super) fn left(&self) -> i64 {
+        (self.requests - self.next) * self.cost
+    }
+
+    /// The permits of the requests before the `i`-th have lapsed.
+    pub(super) fn lapse_until(&mut self, i: i64) {
+        self.lapsed.increment(((i - self.next) * self.cost).unsigned_abs());
+        self.next = i;
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        self.lapse_until(self.requests);
     }
 }
 

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::store::{Answer, Pause, Source, batch::backend::Backend};
+use metrics::Counter;
 use rstest::rstest;
+use std::sync::atomic::AtomicU64;
 
 /// Random numbers below the argument, the same for the same seed: the upper half of a linear congruential generator
 /// with the factor of Knuth's MMIX.
@@ -71,6 +73,8 @@ enum Event {
     Rule,
     Deaf,
     Time,
+    OtherKeys,
+    LateAnswer,
 }
 
 #[rstest]
@@ -83,11 +87,17 @@ async fn permits_of_a_block_end_with(
         Event::Lower,
         Event::Rule,
         Event::Deaf,
-        Event::Time
+        Event::Time,
+        Event::OtherKeys,
+        Event::LateAnswer
     )]
     event: Event,
 ) {
-    let (far, store) = far();
+    let far = DistantScript::default();
+    let [used, lapsed] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+    let blocks = [&used, &lapsed].map(|count| Counter::from_arc(count.clone()));
+    let metrics = StoreMetrics { blocks, ..StoreMetrics::noop() };
+    let store = Batched::new(Arc::new(far.clone()), TIMEOUT, metrics);
     let mut checks = fast(10_000);
     calls_of(&far, &store, &checks, 100).await;
     // Until a block has just come.
@@ -114,11 +124,36 @@ async fn permits_of_a_block_end_with(
         Event::Rule => checks = fast(20_000),
         Event::Deaf => store.pauses().set_hears(false),
         Event::Time => sleep(Duration::from_millis(500)).await,
+        // Twice as many as there are places: the first ones are idle when the others come.
+        Event::OtherKeys => {
+            for key in 0..512 {
+                if key == 256 {
+                    sleep(Duration::from_secs(2)).await;
+                }
+                let check = Check { key: format!("{{t}}:{key}").into(), ..checks[0].clone() };
+                assert!(passes(&store, &[check].into()).await);
+            }
+        }
+        Event::LateAnswer => {
+            far.0.hangs.store(true, SeqCst);
+            while far.0.calls.load(SeqCst) == calls {
+                tokio::spawn(store.reserve(&checks, 0, None).get());
+                sleep(Duration::from_millis(10)).await;
+            }
+            sleep(TIMEOUT).await;
+            far.0.hangs.store(false, SeqCst);
+            store.flush().await;
+        }
     }
     calls = far.0.calls.load(SeqCst);
     let passed = passes(&store, &checks).await;
     assert_eq!(far.0.calls.load(SeqCst), calls + 1, "the store is asked");
     assert_eq!(passed, !matches!(event, Event::Pause));
+    // Each permit is used or lapses.
+    store.pauses().drop_permits(None);
+    let ended = used.load(SeqCst) + lapsed.load(SeqCst);
+    let taken = far.0.in_blocks.load(SeqCst);
+    assert_eq!(i64::try_from(ended), Ok(taken), "{used:?} used, {lapsed:?} lapsed");
 }
 
 /// A gateway of another configuration takes no blocks. Permits that come back to it, by the true cost of a request or because
