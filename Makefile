@@ -18,7 +18,6 @@ test: export RUST_TEST_THREADS ?= $(shell expr $$(nproc) + 1)
 test: test-tools ## every test, with a real redis-server and real clients
 	$(CARGO) test --workspace --lib --bins --tests --examples
 	$(CARGO) test --workspace --doc
-	$(CARGO) check -p paceway-limit --no-default-features
 	$(CARGO) package --workspace --allow-dirty --no-verify --quiet
 
 lint: lint-tools ## format, sentences, clippy, oldest Rust, licences and advisories
@@ -27,6 +26,7 @@ lint: lint-tools ## format, sentences, clippy, oldest Rust, licences and advisor
 	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) fmt --check --manifest-path benches/cost/Cargo.toml
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy -p paceway-limit --no-default-features -- -D warnings
 	$(CARGO) clippy --all-targets --locked --manifest-path benches/cost/Cargo.toml --target-dir target/cost -- -D warnings
 	@deploy/tools/msrv.sh
 	@deploy/tools/deny.sh

@@ -218,7 +218,7 @@ impl RedisProcess {
                 process.health.open(&StoreError::Unreachable(why))
             }
         }
-        let epochs = Epochs::reporting(prefix, metrics.losses, process.health.losses.clone());
+        let epochs = Epochs::reporting(prefix, metrics.losses, &process.health);
         let claims = claims.filter(|_| url.is_cluster());
         let groups = claims.map(|claims| Groups::new(prefix, claims));
         if process.health.is_closed() {

@@ -136,7 +136,6 @@ impl Health {
         metrics.breaker.set(0.0);
         metrics.gateways.set(1.0);
         metrics.up.set(1.0);
-        let pauses = Arc::default();
         Arc::new(Self {
             id: id.into(),
             breaker: AtomicU8::new(Breaker::Closed as u8),
@@ -154,8 +153,8 @@ impl Health {
             members: Mutex::default(),
             wake: Notify::new(),
             known: LastKnown::default(),
-            losses: Arc::new(StateLosses::new(&pauses)),
-            pauses,
+            pauses: Arc::default(),
+            losses: Arc::default(),
             pace,
             blocks: BlockPolicy::default(),
             metrics,

@@ -4,6 +4,8 @@
 mod covering;
 mod events;
 mod holds;
+#[cfg(any(test, feature = "redis"))]
+mod unheard;
 mod waiting;
 
 pub use covering::{Covering, Doubt};
@@ -212,14 +214,6 @@ impl Pauses {
     /// Whether the store's messages about pauses arrive, as far as this process knows.
     pub(super) fn hears(&self) -> bool {
         self.hears.load(SeqCst)
-    }
-
-    /// Notes whether the store's messages about pauses arrive. Permits are not kept while they do not.
-    pub(in crate::store) fn set_hears(&self, hears: bool) {
-        self.hears.store(hears, SeqCst);
-        if !hears {
-            self.drop_permits(None);
-        }
     }
 
     /// Forgets the pause of `key`, because an operator has ended it.

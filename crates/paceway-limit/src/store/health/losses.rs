@@ -3,40 +3,30 @@
 
 use crate::{
     algorithm::Micros,
-    store::{Check, Pauses, hash_tag},
+    store::{Check, hash_tag},
 };
 use ahash::RandomState;
 use parking_lot::Mutex;
 use std::{
     collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 use tokio::sync::watch;
 
 /// The last loss of each lane: `""` on one server, a hash tag in a Cluster. Lanes come from the configuration, so their
 /// number is bounded.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct StateLosses {
     /// Whether any loss is known; most of the time none is.
     some: AtomicBool,
     lanes: Mutex<HashMap<Box<str>, Micros, RandomState>>,
     /// How many losses have been found while this process ran.
     found: watch::Sender<u64>,
-    /// The pauses that the process knows, which a store that has lost its states may not know.
-    pauses: Arc<Pauses>,
 }
 
 // === impl StateLosses ===
 
 impl StateLosses {
-    /// Knows no loss yet. `pauses` learn of each.
-    pub(super) fn new(pauses: &Arc<Pauses>) -> Self {
-        Self { pauses: pauses.clone(), ..Self::default() }
-    }
-
     /// Notes the epoch of a lane: it began with a loss at the instant `lost`, µs of the store's clock, or no loss is known.
     /// `is_new` says that the loss was found just now.
     #[cfg(any(test, feature = "redis"))]
@@ -49,7 +39,6 @@ impl StateLosses {
         self.some.store(!lanes.is_empty(), Relaxed);
         drop(lanes);
         if is_new {
-            self.pauses.lost_states();
             self.found.send_modify(|found| *found += 1);
         }
     }
@@ -70,17 +59,6 @@ impl StateLosses {
     /// Resolves after each loss that is found from now on.
     pub fn found(&self) -> watch::Receiver<u64> {
         self.found.subscribe()
-    }
-}
-
-impl Default for StateLosses {
-    fn default() -> Self {
-        Self {
-            some: AtomicBool::new(false),
-            lanes: Mutex::default(),
-            found: watch::Sender::new(0),
-            pauses: Arc::default(),
-        }
     }
 }
 

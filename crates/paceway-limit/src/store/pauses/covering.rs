@@ -103,17 +103,6 @@ impl Pauses {
         }
     }
 
-    /// Notes that messages of the store may have been missed until now: a subscription begins, for example after its
-    /// connection broke.
-    pub(in crate::store) fn missed_messages(&self) {
-        self.unheard.store(self.version.load(SeqCst), SeqCst);
-    }
-
-    /// Notes that the store has lost states, and with them perhaps the pauses that are known.
-    pub(in crate::store) fn lost_states(&self) {
-        self.lost.store(self.version.load(SeqCst), SeqCst);
-    }
-
     /// Whether the store may have ended a pause without a message that reached this process. It has lost no states since then, so
     /// it was an operator.
     fn may_be_ended(&self, known: KnownPause) -> bool {

@@ -10,7 +10,10 @@ use super::identity::ServerRun;
 use crate::{
     algorithm::{Micros, STATE_VERSION, in_names},
     log::{Permit, Throttle},
-    store::health::StateLosses,
+    store::{
+        Pauses,
+        health::{Health, StateLosses},
+    },
 };
 use ahash::HashMap;
 use metrics::Counter;
@@ -36,6 +39,8 @@ pub struct Epochs {
     losses: Counter,
     /// Where the pages and the log learn of losses.
     reported: Arc<StateLosses>,
+    /// The pauses that the process knows, which a store that has lost its states may not know.
+    pauses: Arc<Pauses>,
     known: Mutex<KnownEpochs>,
 }
 
@@ -82,13 +87,22 @@ pub(super) struct Expected {
 impl Epochs {
     /// Knows no epoch yet of the states whose names begin with `prefix`; counts each loss of data in `losses`.
     pub fn new(prefix: &str, losses: Counter) -> Arc<Self> {
-        Self::reporting(prefix, losses, Arc::default())
+        Self::noting(prefix, losses, Default::default())
     }
 
-    /// The same, and notes each loss in `reported`.
-    pub fn reporting(prefix: &str, losses: Counter, reported: Arc<StateLosses>) -> Arc<Self> {
+    /// The same, and the process of this `health` learns of each loss.
+    pub fn reporting(prefix: &str, losses: Counter, health: &Health) -> Arc<Self> {
+        Self::noting(prefix, losses, (health.losses.clone(), health.pauses.clone()))
+    }
+
+    fn noting(
+        prefix: &str,
+        losses: Counter,
+        (reported, pauses): (Arc<StateLosses>, Arc<Pauses>),
+    ) -> Arc<Self> {
         let marker = format!("{prefix}:marker{}", in_names(STATE_VERSION)).into();
-        Arc::new(Self { prefix: prefix.into(), marker, losses, reported, known: Mutex::default() })
+        let (prefix, known) = (prefix.into(), Mutex::default());
+        Arc::new(Self { prefix, marker, losses, reported, pauses, known })
     }
 
     /// Notes the master that Sentinels have named for a new connection; returns whether it is another one than for the
@@ -144,6 +158,9 @@ impl Epochs {
         let learned = LaneEpoch { epoch, in_doubt, evicted, lost, renewed: now };
         known.lanes.insert(lane.into(), learned);
         drop(known);
+        if is_loss {
+            self.pauses.lost_states();
+        }
         self.reported.note(lane, epoch.lost.then_some(epoch.at), is_loss);
         if is_loss {
             self.losses.increment(1);
