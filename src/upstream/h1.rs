@@ -6,6 +6,7 @@ pub(super) mod framing;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod head;
+mod names;
 mod output;
 mod tunnel;
 
@@ -26,6 +27,7 @@ use bytes::{Bytes, BytesMut};
 use framing::Decoder;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Frame;
+use names::KnownNames;
 use output::OutputBuffer;
 use std::{
     future::{Future, poll_fn},
@@ -58,6 +60,8 @@ pub(super) struct H1Connection {
     /// The bytes that have come since the current request began.
     came: usize,
     output: OutputBuffer,
+    /// The names of the last response.
+    names: KnownNames,
     /// The timer of `response_timeout`, shared by all requests of the connection. It is set again only when it fires, not
     /// for each request, which spares most of them the timer wheel.
     timer: Pin<Box<Sleep>>,
@@ -98,6 +102,7 @@ impl H1Connection {
             next: READ_LEAST,
             came: 0,
             output: OutputBuffer::default(),
+            names: KnownNames::default(),
             timer: Box::pin(sleep(response_timeout)),
             is_used: false,
             is_last: false,
@@ -187,7 +192,7 @@ impl H1Connection {
     ) -> Poll<Result<HeadFacts, WireError>> {
         loop {
             while !self.input.is_empty()
-                && let Some(head) = head::take(&mut self.input, answer)?
+                && let Some(head) = head::take(&mut self.input, &mut self.names, answer)?
             {
                 let status = answer.status();
                 if !status.is_informational() || status == StatusCode::SWITCHING_PROTOCOLS {

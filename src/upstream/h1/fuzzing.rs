@@ -3,6 +3,7 @@
 use super::{
     framing::{Chunks, Decoder, Encoder},
     head,
+    names::KnownNames,
 };
 use crate::upstream::{
     error::{UpstreamError, WireError},
@@ -40,7 +41,9 @@ pub struct BodyDecoder(Decoder);
 /// As those of the gateway.
 pub fn take_head(input: &mut BytesMut) -> Result<Option<FuzzedHead>, WireError> {
     let mut response = Response::new(());
-    let Some(head::HeadFacts { stays_open, .. }) = head::take(input, &mut response)? else {
+    let Some(head::HeadFacts { stays_open, .. }) =
+        head::take(input, &mut KnownNames::default(), &mut response)?
+    else {
         return Ok(None);
     };
     let reason = response.extensions().get::<ReasonPhrase>();

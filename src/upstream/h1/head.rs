@@ -1,5 +1,6 @@
 //! Writes the heads of requests in HTTP/1.1, and parses those of responses. Decides nothing.
 
+use super::names::{self, KnownNames};
 use crate::upstream::{
     error::WireError,
     headers::{added::AddedHeaders, flags::HeaderFlags},
@@ -55,13 +56,14 @@ pub(super) fn write_fields<'a>(
 }
 
 /// Takes the head of a response from the front of `input` and puts it into `answer`, which is empty; `None` while its end
-/// has not come. A head is 120 bytes, which each function that returned it would copy.
+/// has not come. `known` are the names of the response before. A head is 120 bytes, which each function that returned it would copy.
 ///
 /// # Errors
 ///
 /// [`WireError::Syntax`] if it is not written as HTTP/1.1 asks, [`WireError::Limit`] if it is too large.
 pub(super) fn take(
     input: &mut BytesMut,
+    known: &mut KnownNames,
     answer: &mut Response<()>,
 ) -> Result<Option<HeadFacts>, WireError> {
     let mut fields = [const { MaybeUninit::uninit() }; FIELDS];
@@ -77,7 +79,7 @@ pub(super) fn take(
         _ => return Err(WireError::Limit("a head this large")),
     };
     let status = response.code.and_then(|code| StatusCode::from_u16(code).ok());
-    let status = status.ok_or(WireError::Syntax(httparse::Error::Status))?;
+    let Some(status) = status else { return Err(WireError::Syntax(httparse::Error::Status)) };
     *answer.status_mut() = status;
     let version = if response.version == Some(1) { Version::HTTP_11 } else { Version::HTTP_10 };
     *answer.version_mut() = version;
@@ -99,9 +101,8 @@ pub(super) fn take(
     headers.reserve(places.len() + OWN_FIELDS);
     let mut stays_open = version == Version::HTTP_11;
     let (mut seen, mut announced) = (HeaderFlags::default(), AnnouncedLength::default());
-    for &((name_at, name_length), (at, length)) in &places {
-        let name = name(&octets[name_at..name_at + name_length])?;
-        let flag = HeaderFlags::of_field(&name);
+    for (place, &((name_at, name_length), (at, length))) in places.iter().enumerate() {
+        let (name, flag) = known.name(place, &octets[name_at..name_at + name_length])?;
         let Ok(value) = HeaderValue::from_maybe_shared(octets.slice(at..at + length)) else {
             return Err(WireError::Syntax(httparse::Error::HeaderValue));
         };
@@ -129,7 +130,7 @@ pub(super) fn take_trailers(input: &mut BytesMut) -> Result<Option<HeaderMap>, W
             for field in fields {
                 let value = HeaderValue::from_bytes(field.value);
                 let value = value.map_err(|_| WireError::Syntax(httparse::Error::HeaderValue))?;
-                trailers.append(name(field.name.as_bytes())?, value);
+                trailers.append(names::parsed(field.name.as_bytes())?, value);
             }
             (length, trailers)
         }
@@ -138,11 +139,6 @@ pub(super) fn take_trailers(input: &mut BytesMut) -> Result<Option<HeaderMap>, W
     };
     let _ = input.split_to(length);
     Ok(Some(trailers))
-}
-
-fn name(name: &[u8]) -> Result<HeaderName, WireError> {
-    let name = HeaderName::from_bytes(name);
-    name.map_err(|_| WireError::Syntax(httparse::Error::HeaderName))
 }
 
 fn has_close(value: &HeaderValue) -> bool {
@@ -156,7 +152,7 @@ mod tests {
     use rstest::rstest;
 
     fn taken(text: &str) -> Result<Option<HeadFacts>, WireError> {
-        take(&mut BytesMut::from(text), &mut Response::new(()))
+        take(&mut BytesMut::from(text), &mut KnownNames::default(), &mut Response::new(()))
     }
 
     #[test]
@@ -180,7 +176,9 @@ mod tests {
     fn a_response_is_read_with_what_stands_behind_it_left() {
         let mut input = BytesMut::from("HTTP/1.1 200 Fine\r\nA: 1\r\nb:2\r\na: 3\r\n\r\nrest");
         let mut response = Response::new(());
-        let facts = take(&mut input, &mut response).expect("a head").expect("whole");
+        let facts = take(&mut input, &mut KnownNames::default(), &mut response)
+            .expect("a head")
+            .expect("whole");
         assert_eq!((response.status(), facts.stays_open), (StatusCode::OK, true));
         let all: Vec<_> = response.headers().get_all("a").iter().collect();
         assert_eq!(all, ["1", "3"]);
