@@ -95,8 +95,16 @@ fn calls(plain: bool, most: usize) -> impl Strategy<Value = Vec<Call>> {
     prop::collection::vec(call.prop_map(|(after, asks)| Call { after, asks }), 1..most)
 }
 
+/// A bucket with room for several holes.
+fn wide_bucket() -> impl Strategy<Value = Algorithm> {
+    let rule = (5..200i64, 50..1_000i64);
+    rule.prop_map(|(count, burst)| {
+        Algorithm::TokenBucket(TokenBucket::new(count, 1_000_000, burst).expect("a rule"))
+    })
+}
+
 #[rstest]
-#[case::token_bucket(token_bucket(), 20)]
+#[case::token_bucket(prop_oneof![token_bucket(), wide_bucket()].boxed(), 20)]
 #[case::sliding_window(sliding_window(), 60)]
 #[case::both(prop_oneof![token_bucket(), sliding_window()].boxed(), 20)]
 fn the_short_way_is_the_long_way(
@@ -275,6 +283,20 @@ async fn any_number_of_keys_goes_into_one_call() {
     let said = admitted(&store, &entries).await;
     assert!(said[..6000].iter().all(|said| *said == Ok(true)));
     assert_eq!(said[6000..], [Ok(true), Ok(false), Ok(true), Ok(false)]);
+    // The same with two holes in each of a thousand states, more than one reply has room for.
+    let checks: Vec<_> = (0..1000).map(|i| bucket(&format!("{{h}}:{i}"), 5)).collect();
+    let five_times: Vec<_> = (0..5).flat_map(|_| checks.iter().map(ask)).collect();
+    let taken = store.run_at(None, &five_times).await.expect("replies");
+    let returned = (0..).zip(taken).filter(|(i, _)| i / 1000 % 2 == 1).map(|(i, reply)| {
+        let Reply::Decision(decision) = reply else { panic!("{reply:?}") };
+        Entry::Refund { check: checks[i % 1000].clone(), grant: decision.parts[0].grant }
+    });
+    let returned: Vec<_> = returned.collect();
+    store.run_at(None, &returned).await.expect("replies");
+    assert_eq!(redis.bytes("{h}:0").len(), 58 + 2 * 16);
+    let said = admitted(&store, &five_times).await;
+    let said = said.chunks(1000).map(|said| said.iter().all(|said| *said == Ok(true)));
+    assert_eq!(said.collect::<Vec<_>>(), [true, true, false, false, false]);
 }
 
 /// A user who may not read many keys at once reads them one by one.

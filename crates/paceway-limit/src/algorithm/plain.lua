@@ -2,8 +2,8 @@
 -- grants in a row. Their states are read and
 -- written at once, by none of the functions of the long way. Here are the token buckets: any number of requests that ask
 -- one of them for the same cost each. A bucket without holes is one instant, so all these requests together are one
--- step of it. The decisions are those of token_bucket.lua, one after the other. The gateway, which knows
--- the budgets, computes the answers by the same rule from the bucket's state before the step.
+-- step of it; block.lua has the step of one with holes. The decisions are those of token_bucket.lua, one after the other.
+-- The gateway, which knows the budgets, computes the answers by the same rule from the bucket's state before the step.
 -- sliding_window/plain.lua has the windows, block.lua the requests that ask for blocks.
 --
 --   KEYS[1]     the epoch, or the key that epoch.lua names
@@ -17,9 +17,9 @@
 --               budget, and where these differ the budget of each. After all groups the requests for blocks, then those
 --               for windows
 --   ARGV[3]     the epoch as the gateway knows it: see epoch.lua
---   reply       doubles: now, then for each group admitted, tail, born, before the step; then those of the blocks and of
+--   reply       doubles: now, then for each group admitted, tail, born, before the step; then those of the holes, the blocks and
 --               the windows. admitted is -1 where the state is not that plain or foreign: those take the long way, ahead of the other
---               entries.
+--               entries. It is -2 - admitted where the state has holes.
 --
 -- All numbers are little-endian, and integers are in doubles: Lua's numbers are doubles, and eight single
 -- bytes take eight times as long. The replies to the entries follow in the same string (entries.lua). When the gateway does not
@@ -69,6 +69,9 @@ if string.byte(epoch) == 76 then lost_at = tonumber(string.sub(epoch, 2)) end --
 
 -- The numbers of the reply, and how many; and the entries of those that take the long way.
 local said, n, long = { now, 0, 0, 0, 0, 0, 0, 0 }, 1, nil
+-- The groups whose states have holes, how many they are, and how many numbers of the reply the holes can take: the reply is
+-- packed by one function, of which Lua allows some 8000 arguments.
+local holed, holes_of, room_for_holes = nil, 0, 512
 
 if groups > 0 then
   local head, den, full, length, far, horizon, count, least, greatest, lived, ttl
@@ -89,14 +92,21 @@ if groups > 0 then
     local is_lost = lost_at > 0
     if raw then
       admitted = -1
-      if #raw == 58 then
+      local size = #raw
+      if size == 58 or size > 58 and size < 1100 and (size - 58) % 16 == 0 then
         local its_head, whole, ticks, since = unpack_from('<c26i8i8i8', raw)
         if its_head == head then
           admitted = 0
           if since >= lost_at then
             is_lost = false
             local ahead = clamp(whole - now, far) * den + ticks
-            if ahead > -den then tail, born = ahead, since end
+            if ahead > -den then
+              tail, born = ahead, since
+              if size > 58 then
+                room_for_holes = room_for_holes - (size - 50) / 8
+                admitted = room_for_holes >= 0 and -2 or -1
+              end
+            end
           end
         end
       end
@@ -139,7 +149,13 @@ if groups > 0 then
 
     said[n + 1], said[n + 2], said[n + 3] = admitted, tail, born
     n = n + 3
-    if admitted < 0 then
+    if admitted == -2 then
+      holed, holes_of = holed or {}, holes_of + 1
+      holed[holes_of] = {
+        k = k, place = n - 2, head = head, den = den, full = full, length = length, far = far, horizon = horizon,
+        count = count, least = least, budgets = least < greatest and budgets,
+      }
+    elseif admitted < 0 then
       local _, kind, per, _, most = unpack_from('<BBi8i8i8', head)
       for i = 0, count - 1 do
         local budget = least

@@ -245,13 +245,20 @@ impl Timeline {
         Self { tail, born: state.born, moved: state.moved, holes, ..fresh }
     }
 
-    /// A line without holes from the numbers that a store reports; `None` when no line can have these
+    /// A line that was never moved, from the numbers that a store reports; `None` when no line can have these
     /// numbers.
-    pub(super) fn without_holes(pace: Pace, now: Micros, tail: i64, born: Micros) -> Option<Self> {
+    pub(super) fn reported(
+        pace: Pace,
+        now: Micros,
+        (tail, born): (i64, Micros),
+        holes: Vec<(i64, i64)>,
+    ) -> Option<Self> {
         let far = (pace.far() + 1) * pace.den;
         let known = (0..EXACT).contains(&now) && (0..EXACT).contains(&born);
-        let is_one = known && (1 - pace.den..=far).contains(&tail);
-        is_one.then_some(Self { pace, now, born, moved: 0, tail, holes: Vec::new() })
+        let is_hole =
+            |(start, end): &(i64, i64)| *end <= tail && pace.left(*start, *end) >= pace.per;
+        let is_one = known && (1 - pace.den..=far).contains(&tail) && holes.iter().all(is_hole);
+        is_one.then_some(Self { pace, now, born, moved: 0, tail, holes })
     }
 
     /// The start of the first free interval of `length` ticks from `from` on (µs from now).

@@ -131,10 +131,15 @@ impl Open {
         Self { rule, line: Timeline::new(state, now, rule.pace(), |pace| pace.most) }
     }
 
-    /// The open state of a bucket without holes, from the numbers that `plain.lua` reports; `None` when no
-    /// such bucket has these numbers.
-    pub fn plain(rule: TokenBucket, now: Micros, tail: i64, born: Micros) -> Option<Self> {
-        let line = Timeline::without_holes(rule.pace(), now, tail, born)?;
+    /// The open state of a bucket that was never moved, from the numbers that the script reports; `None` when no such bucket
+    /// has these numbers.
+    pub fn reported(
+        rule: TokenBucket,
+        now: Micros,
+        tail_and_birth: (i64, Micros),
+        holes: Vec<(i64, i64)>,
+    ) -> Option<Self> {
+        let line = Timeline::reported(rule.pace(), now, tail_and_birth, holes)?;
         Some(Self { rule, line })
     }
 

@@ -131,8 +131,7 @@ impl Backlog {
             let mut call = CallBuilder::new(self.queue.len().min(BATCH), started);
             let mut later = self.entries_apart(started);
             self.calls += 1;
-            let is_alone = self.queue.len() == 1;
-            let mut next = NextCall { number: self.calls, is_alone, blocks: 0 };
+            let mut next = NextCall { number: self.calls, blocks: 0 };
             let mut held = VecDeque::new();
             while !call.is_full()
                 && let Some(queued) = self.queue.pop_front()

@@ -38,8 +38,6 @@ const BLOCKS: usize = 32;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NextCall {
     pub(super) number: u64,
-    /// No other entry is in the queue.
-    pub(super) is_alone: bool,
     /// The number of requests for blocks in it.
     pub(super) blocks: usize,
 }
@@ -119,7 +117,7 @@ impl Blocks {
 
     /// The turn of a request has come in the queue, for the `call` that is made `now`.
     pub(super) fn next(&self, checks: &Checks, call: NextCall, now: Instant) -> BlockTurn {
-        let NextCall { number, is_alone, blocks } = call;
+        let NextCall { number, blocks } = call;
         let Some((check, rule)) = self.policy.bucket(checks) else { return BlockTurn::Asks };
         let mut keys = self.keys.lock();
         let Some(key) = keys.all.get_mut(&check.key) else { return BlockTurn::Asks };
@@ -147,8 +145,6 @@ impl Blocks {
                 key.is_asked = true;
                 BlockTurn::AsksFor(ask)
             }
-            // The same step for one request: the state may have the holes of other gateways' blocks.
-            None if is_alone => BlockTurn::AsksFor(BlockAsk { requests: 1, reach: 0, jump: 0 }),
             None => BlockTurn::Asks,
         }
     }

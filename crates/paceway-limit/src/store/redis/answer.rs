@@ -98,16 +98,28 @@ impl ScriptCall<'_> {
         }
         let mut next = || numbers.next();
         let now = next()?;
-        let mut steps = Vec::with_capacity(plain.groups.len());
+        let mut groups = Vec::with_capacity(plain.groups.len());
         for group in &plain.groups {
-            let [admitted, tail, born] = [next()?, next()?, next()?];
-            steps.push(match admitted {
-                -1 => None,
-                _ => {
-                    let open = token_bucket::Open::plain(group.rule, now, tail, born)?;
-                    Some(GroupReplay { open: Open::TokenBucket(open), admitted })
+            groups.push((group.rule, next()?, (next()?, next()?)));
+        }
+        let mut steps = Vec::with_capacity(groups.len());
+        for (rule, admitted, state) in groups {
+            let mut holes = Vec::new();
+            let admitted = match admitted {
+                -1 => {
+                    steps.push(None);
+                    continue;
                 }
-            });
+                0.. => admitted,
+                _ => {
+                    for _ in 0..next()? {
+                        holes.push((next()?, next()?));
+                    }
+                    -2 - admitted
+                }
+            };
+            let open = token_bucket::Open::reported(rule, now, state, holes)?;
+            steps.push(Some(GroupReplay { open: Open::TokenBucket(open), admitted }));
         }
         let mut blocks = Vec::with_capacity(plain.blocks.len());
         for block in &plain.blocks {
