@@ -3,7 +3,7 @@
 
 use crate::support::{Conn, Gateway, Upstream, paceway_in, request};
 use serde_json::Value;
-use std::fs;
+use std::{fs, path::Path};
 
 /// Buckets so slow that no permit comes back during the test.
 const CONFIG: &str = "trusted_proxies: [127.0.0.0/8]
@@ -266,4 +266,16 @@ async fn explain_and_the_gateway_read_one_budget() {
         }
     }
     assert!(waited >= 4, "{waited}");
+}
+
+#[test]
+fn the_sample_of_the_readme_is_what_explain_prints() {
+    let (readme, root) = (include_str!("../../README.md"), Path::new(env!("CARGO_MANIFEST_DIR")));
+    let (_, sample) = readme.split_once("$ paceway explain config/paceway.yaml").expect("a sample");
+    let (_, printed) = sample.split_once('\n').expect("what it prints");
+    let (printed, _) = printed.split_once("```").expect("its end");
+    let target = "https://api.internal/flights/%73earch/?q=1";
+    let args = ["explain", "config/paceway.yaml", "GET", target, "-H", "x-shop: 7"];
+    let output = paceway_in(root, &args, &[]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), printed);
 }

@@ -5,7 +5,7 @@ use crate::{
     twins::{T0, connect, say_the_same, token_bucket},
 };
 use paceway::{
-    algorithm::{Algorithm, LeakyBucket, TokenBucket, WarmUp},
+    algorithm::{Algorithm, LeakyBucket, TokenBucket, WarmUp, token_bucket::BlockAsk},
     store::{Check, Checks, Entry, Reply, StoreError, memory::MemoryStore},
 };
 use proptest::prelude::*;
@@ -116,6 +116,36 @@ async fn permits_come_back_with_the_horizon_of_their_own_entry() -> Result<(), S
     let look = Entry::Look { check };
     let call = [look.clone(), Entry::Refund { check: returned, grant }, look];
     assert_eq!(store.run_at(Some(T0 + 1), &call).await?, memory.run_at(T0 + 1, &call));
+    Ok(())
+}
+
+/// A line that true costs have moved back would move again, under the permits of a block.
+#[tokio::test]
+async fn a_moved_line_gives_no_blocks() -> Result<(), StoreError> {
+    let redis = Redis::start();
+    let (store, memory) = (connect(&redis).await, MemoryStore::default());
+    let rule = Algorithm::TokenBucket(TokenBucket::new(1000, 1_000_000, 1000).expect("a rule"));
+    let check = Check::new("{k}", rule);
+    let (large, one): (Checks, Checks) =
+        ([check.clone().with_cost(200)].into(), [check.clone()].into());
+    let take = Entry::Reserve { checks: large, budget: 0, ticket: None };
+    let taken = memory.run_at(T0, &[take.clone(), take.clone()]);
+    assert_eq!(store.run_at(Some(T0), &[take.clone(), take]).await?, taken);
+    let Reply::Decision(first) = &taken[0] else { panic!("{taken:?}") };
+    let part = rule.unused_part(first.parts[0].grant, 200, 1);
+    let (grant, cost) = part.expect("most of them were not used");
+    let ask = BlockAsk { requests: 10, reach: 20_000, jump: 30_000 };
+    let block = Entry::Block { checks: one, budget: 0, ask };
+    let mut seen = Vec::new();
+    for call in [
+        [block.clone(), Entry::Refund { check: check.with_cost(cost), grant }],
+        [block.clone(), block],
+    ] {
+        let replies = memory.run_at(T0 + 1, &call);
+        assert_eq!(store.run_at(Some(T0 + 1), &call).await?, replies);
+        seen.extend(replies.iter().map(|reply| matches!(reply, Reply::Block { .. })));
+    }
+    assert_eq!(seen, [true, false, false, false]);
     Ok(())
 }
 

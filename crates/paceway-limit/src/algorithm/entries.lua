@@ -100,7 +100,7 @@ while from <= #entries do
       local want = wants[1]
       local state, open = want.state, want.state.open
       local rule, permits, start = open.rule, requests * want.cost, nil
-      local has_blocks = state.algorithm.kind == 84 and want.enforce and not open.gate and rule.most >= 4
+      local has_blocks = state.algorithm.kind == 84 and want.enforce and not open.gate and rule.most >= 4 and open.moved == 0
       if has_blocks and requests > 1 and permits <= rule.most then
         local full = rule.most * rule.per
         start = open.tail

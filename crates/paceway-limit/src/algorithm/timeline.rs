@@ -297,6 +297,11 @@ impl Timeline {
         Grant { whole, ticks, born: self.born, aux: 0 }
     }
 
+    /// Whether permits that were not used have moved the line back; see [`Self::settle`].
+    pub(super) fn is_moved(&self) -> bool {
+        self.moved > 0
+    }
+
     /// The time until the state equals an absent one, µs; that one also forgets a part of a µs.
     pub(super) fn reset_after(&self) -> Micros {
         let part = i64::from(self.tail.rem_euclid(self.pace.den) != 0);

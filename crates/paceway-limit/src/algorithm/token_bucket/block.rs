@@ -7,7 +7,8 @@
 //! them can be used at once, and each until its start. So that no permit starts too soon, a block of a bucket that is
 //! nearly unused begins some time after now; the room before it is a hole that other requests use.
 //!
-//! A quarter of the bucket is left to other requests: where requests wait, there are no blocks.
+//! A quarter of the bucket is left to other requests: where requests wait, there are no blocks. Nor are there any on a line
+//! that true costs have moved back, because it would move under permits that a gateway holds.
 
 use super::{Open, TokenBucket};
 use crate::algorithm::{Grant, Micros};
@@ -46,7 +47,11 @@ impl Open {
     pub fn take_block(&mut self, cost: i64, ask: BlockAsk) -> Option<(Grant, Micros)> {
         let (rule, full) = (self.rule, self.rule.pace().full());
         let permits = ask.requests.checked_mul(cost)?;
-        if ask.requests < 2 || rule.burst < LEAST_BURST || permits > rule.burst {
+        if ask.requests < 2
+            || rule.burst < LEAST_BURST
+            || permits > rule.burst
+            || self.line.is_moved()
+        {
             return None;
         }
         let mut start = self.line.tail;

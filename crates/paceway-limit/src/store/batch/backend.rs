@@ -60,16 +60,11 @@ impl Backend {
         self.spends_late.load(Relaxed)
     }
 
-    /// Prepares an entry that gives a grant back: the process's health learns of a concurrency permit before the store has it,
-    /// and the line of a bucket keeps the blocks that gateways hold.
-    pub(super) fn release(&self, mut entry: Entry) -> Entry {
-        if let Entry::Refund { check, grant } = &mut entry {
-            self.blocks.policy.keep_blocks(check);
-            if let Some(member) = &self.member {
-                member.refunded(check, *grant);
-            }
+    /// Reports a concurrency permit that is given back to the process's health, before the store has it.
+    pub(super) fn note_release(&self, entry: &Entry) {
+        if let (Entry::Refund { check, grant }, Some(member)) = (entry, &self.member) {
+            member.refunded(check, *grant);
         }
-        entry
     }
 
     /// Records the end of a call of the queue `name`. With `is_late`, the call was recorded as unanswered before.

@@ -93,7 +93,7 @@ impl Backlog {
 
     /// Queues an entry that gives a grant back; `since` is the instant of the first try.
     pub(super) fn release(&mut self, entry: Entry, since: Instant) {
-        let entry = self.backend.release(entry);
+        self.backend.note_release(&entry);
         self.push(entry, since, Origin::Release);
     }
 

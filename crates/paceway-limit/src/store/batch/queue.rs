@@ -50,7 +50,8 @@ impl CallQueue {
     /// Queues an entry that gives a grant back. A full queue drops it, and so does the end of the runtime, with which the
     /// connection has ended: then the grant counts as spent.
     pub(super) fn release(&self, entry: Entry) {
-        self.push(self.backend.release(entry), Origin::Release, None);
+        self.backend.note_release(&entry);
+        self.push(entry, Origin::Release, None);
     }
 
     /// Queues an entry that charges permits which a request used beyond those that it had reserved.

@@ -41,13 +41,4 @@ impl BlockPolicy {
             _ => None,
         }
     }
-
-    /// Prepares the check by which unused permits are returned to the store. The line of a bucket moves back then, and must not
-    /// move permits that gateways of another configuration hold: those that can be used within the next 0.5 s stay.
-    pub(in super::super) fn keep_blocks(self, check: &mut Check) {
-        let has_blocks = check.blocks || check.algorithm.is_fast_bucket();
-        if has_blocks && !self.is_off() {
-            check.horizon = check.horizon.max(check.algorithm.horizon(LONGEST, check.cost));
-        }
-    }
 }

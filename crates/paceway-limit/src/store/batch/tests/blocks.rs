@@ -156,50 +156,30 @@ async fn permits_of_a_block_end_with(
     assert_eq!(i64::try_from(ended), Ok(taken), "{used:?} used, {lapsed:?} lapsed");
 }
 
-/// A gateway of another configuration takes no blocks. Permits that come back to it, by the true cost of a request or because
-/// the request left, move the line after them, but no block to an instant at which its permits can still be used.
-#[rstest]
+/// A gateway of another configuration settles true costs at the limiter. The line moves back then, and would move under the
+/// permits of a block.
 #[tokio::test(start_paused = true)]
-async fn a_block_stays_while_permits_before_it_come_back(#[values(false, true)] is_used: bool) {
-    const BURST: i64 = 4000;
+async fn a_line_that_true_costs_have_moved_gives_no_blocks() {
     let (far, store) = far();
-    let rule = Algorithm::TokenBucket(TokenBucket::new(1000, 1_000_000, BURST).expect("a rule"));
-    let fast: Checks = Arc::new([Check::new("{t}:fast", rule).with_blocks()]);
+    let checks = fast(2_000);
+    calls_of(&far, &store, &checks, 100).await;
     let other = Batched::new(Arc::new(far.clone()), TIMEOUT, StoreMetrics::noop());
-    let check =
-        |cost| Check::new("{t}:fast", rule).with_cost(cost).with_horizon(rule.horizon(0, cost));
-    let take = async |cost| {
-        let decision = other.reserve(&[check(cost)].into(), 0, None).get().await;
+    let large = Check { blocks: false, ..checks[0].clone().with_cost(400) };
+    let take = async || {
+        let decision = other.reserve(&[large.clone()].into(), 0, None).get().await;
         decision.expect("a decision").parts
     };
-    let ask = async |requests| {
-        for _ in 0..requests {
-            sleep(Duration::from_millis(2)).await;
-            let (store, fast) = (store.clone(), fast.clone());
-            tokio::spawn(async move { assert!(passes(&store, &fast).await) });
-        }
-    };
-    ask(200).await;
-    // A line on which permits have come back before has other rules.
-    let (reserved, _after) = (take(2000).await, take(500).await);
-    other.settle(Source::Shared, &check(2000), reserved[0], 1);
-    ask(700).await;
-    let returned = take(1000).await;
-    let calls = far.0.calls.load(SeqCst);
-    while far.0.calls.load(SeqCst) == calls {
-        ask(1).await;
-    }
-    sleep(FAR).await;
-    match is_used {
-        true => other.settle(Source::Shared, &check(1000), returned[0], 1),
-        false => other.refund(Source::Shared, &[check(1000)].into(), &returned),
-    }
-    sleep(Duration::from_millis(400)).await;
-    let served = (0..).take_while(|_| matches!(store.reserve(&fast, 0, None), Answer::Ready(_)));
-    let served = i64::try_from(served.count()).expect("few");
-    assert!(served > 10, "{served} permits of the block could be used");
-    let granted = if take(BURST).await.is_empty() { 0 } else { BURST };
-    assert!(served + granted <= BURST + 5, "{served} and {granted} permits at one instant");
+    let (reserved, _after) = (take().await, [take().await, take().await]);
+    other.settle(Source::Shared, &large, reserved[0], 1);
+    sleep(2 * FAR).await;
+    let given = || far.0.in_blocks.load(SeqCst);
+    let before = given();
+    calls_of(&far, &store, &checks, 30).await;
+    assert_eq!(given(), before);
+    // A bucket that was full since has forgotten them.
+    sleep(Duration::from_secs(2)).await;
+    calls_of(&far, &store, &checks, 100).await;
+    assert!(given() > before, "no block of a full bucket");
 }
 
 /// Requests that come while a call is under way wait for it, also when it brings a block.
