@@ -144,7 +144,12 @@ impl<'r, 'p> Attempt<'r, 'p> {
             return Failure::Throttled { policy, retry_after, remaining };
         }
         match self.closed_for(decision) {
-            Some(left) => Failure::closed(policy, retry_after, remaining, left),
+            Some(left) => {
+                // A concurrency limiter without a free permit says only when to ask again.
+                let is_lease = self.checks[decision.bound_by].is_lease();
+                let retry_after = if is_lease { left } else { retry_after };
+                Failure::closed(policy, retry_after, remaining, left)
+            }
             None => Failure::Limited { policy, retry_after, remaining },
         }
     }
@@ -180,7 +185,8 @@ impl<'r, 'p> Attempt<'r, 'p> {
         let check =
             self.checks.get(decision.bound_by).filter(|_| decision.source == Source::Shared)?;
         // A key that an operator has reset since the loss is open earlier.
-        self.proxy.0.store.closed_for(check).filter(|left| is_reason(decision.wait, *left))
+        let wait = if check.is_lease() { decision.level.next } else { decision.wait };
+        self.proxy.0.store.closed_for(check).filter(|left| is_reason(wait, *left))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Reports the limiters that a loss of states closes in the log: one line for each of them.
 
 use crate::{
+    algorithm::Algorithm,
     answer::end,
     live::Live,
     plan::{LimiterPlan, Plan},
@@ -31,8 +32,9 @@ pub(super) async fn report(live: Arc<Live>, store: Arc<dyn StoreAdmin>, health: 
                 until = end(left),
                 closed_s = left as f64 / 1e6,
                 key = limiter.limiter.key.as_ref().map(|key| key.text()),
-                "a limiter is closed, because its states were lost; `DELETE /limiters/NAME` reopens it, and \
-                 `on_loss: trust` keeps it open after the next loss"
+                "a limiter is closed, because its states were lost; {}, and `on_loss: trust` keeps it open after the next \
+                 loss",
+                reopening(limiter)
             );
         }
         if more > 0 {
@@ -40,6 +42,15 @@ pub(super) async fn report(live: Arc<Live>, store: Arc<dyn StoreAdmin>, health: 
         }
         drop(plan);
         sleep_until(next).await;
+    }
+}
+
+/// Says how a closed limiter opens again. A concurrency limiter cannot be reset: its lost holders may still call the upstream
+/// until their leases have ended.
+fn reopening(limiter: &LimiterPlan) -> &'static str {
+    match limiter.limiter.algorithms.first() {
+        Some(Algorithm::Concurrency(_)) => "it opens when its `lease` has passed",
+        _ => "`DELETE /limiters/NAME` reopens it",
     }
 }
 
