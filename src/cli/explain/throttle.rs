@@ -22,37 +22,50 @@ pub(super) fn lines(
     let paused = paused(config, route, throttle, asked);
     vec![
         ("throttle", format!("refusals are: {}", when.join(" · "))),
-        ("", paused),
-        ("retries", retries(config, route, throttle, wait)),
+        ("", pauses(throttle, &paused)),
+        ("retries", retries(throttle, !paused.is_empty(), wait)),
     ]
 }
 
-/// The limiters that a refusal pauses, and for how long.
-fn paused(config: &Config, route: &Route, throttle: &ThrottleConfig, asked: &[&str]) -> String {
+/// The limiters that a refusal pauses.
+fn paused<'c>(
+    config: &'c Config,
+    route: &Route,
+    throttle: &ThrottleConfig,
+    asked: &[&str],
+) -> Vec<&'c str> {
     let charged = route.limiters.iter().filter(|_| config.limiting);
     let names = charged.filter(|charge| {
         throttle.pauses.has(charge.limiter) && config.limiters[charge.limiter].mode == Mode::Enforce
     });
     let names = names.map(|charge| &*config.limiters[charge.limiter].name);
-    let names: Vec<_> = names.filter(|name| asked.contains(name)).collect();
-    if names.is_empty() {
-        return "a refusal pauses no limiter".into();
+    names.filter(|name| asked.contains(name)).collect()
+}
+
+/// Names the limiters that a refusal pauses, and for how long.
+fn pauses(throttle: &ThrottleConfig, paused: &[&str]) -> String {
+    if paused.is_empty() {
+        return "an upstream's refusal pauses no limiter".into();
     }
     let rules = &throttle.rules;
     format!(
-        "a refusal pauses {} as long as it says, {MIN_PAUSE:?} to {:?}; if it does not, {:?}, doubled with each in a row",
-        names.join(", "),
+        "an upstream's refusal pauses {} as long as it says, {MIN_PAUSE:?} to {:?}; if it does not, {:?}, doubled with each in a row",
+        paused.join(", "),
         rules.max_pause,
         rules.default_pause
     )
 }
 
-fn retries(config: &Config, route: &Route, throttle: &ThrottleConfig, wait: Duration) -> String {
+fn retries(throttle: &ThrottleConfig, is_paused: bool, wait: Duration) -> String {
     let retry = &throttle.retry;
     if !throttle.retries() {
         return "never: one attempt".into();
     }
-    if wait.is_zero() && config.limiting && !route.limiters.is_empty() {
+    if !is_paused {
+        return "never: no limiter of the request is paused, so there is no slot to wait for"
+            .into();
+    }
+    if wait.is_zero() {
         return "never: the request may not wait".into();
     }
     let body = match retry.max_body {

@@ -28,13 +28,16 @@ fn explain_says_what_a_request_gets(#[case] request: &[&str], #[case] expected: 
 #[rstest]
 #[case::default("", &[
     "throttle refusals are: 429 · 503 with retry-after",
-    "a refusal pauses a, b as long as it says, 100ms to 600s; if it does not, 1s, doubled with each in a row",
+    "an upstream's refusal pauses a, b as long as it says, 100ms to 600s; if it does not, 1s, doubled with each in a row",
     "retries up to 3 attempts within the wait, if its body has at most 65536 bytes",
 ])]
 #[case::off("throttle: off", &["throttle off: refusals of the upstream are passed on"])]
 #[case::github("throttle: { style: github }", &["403 with x-ratelimit-remaining=0", "if it does not, 60s"])]
-#[case::one("throttle: { pauses: [b], retry: { attempts: 1 } }", &["a refusal pauses b as", "retries never: one attempt"])]
-#[case::an_observer("throttle: { pauses: [c] }", &["a refusal pauses no limiter"])]
+#[case::one("throttle: { pauses: [b], retry: { attempts: 1 } }", &["an upstream's refusal pauses b as", "retries never: one attempt"])]
+#[case::an_observer("throttle: { pauses: [c] }", &[
+    "an upstream's refusal pauses no limiter",
+    "retries never: no limiter of the request is paused, so there is no slot to wait for",
+])]
 fn explain_says_what_a_refusal_of_the_upstream_does(
     #[case] throttle: &str,
     #[case] expected: &[&str],
