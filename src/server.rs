@@ -233,7 +233,7 @@ impl Server {
                     _ = ends.recv() => return Err(ServerError::Worker),
                 }
             }
-            tracing::info!(signal, "draining");
+            tracing::info!(signal, "the gateway drains");
             draining.store(true, Relaxed);
             let limit = live.plan().config.drain_timeout;
             let _ = drain_end.set(Instant::now() + limit);
@@ -315,17 +315,17 @@ async fn drain(
     };
     tokio::pin!(all_ended);
     if let Ok(result) = timeout(linger, &mut all_ended).await {
-        tracing::info!("stopped");
+        tracing::info!("the gateway has stopped");
         return result;
     }
     phase.send_replace(Phase::ClosingIdle);
     if let Ok(result) = timeout(limit - linger - goodbye, &mut all_ended).await {
-        tracing::info!("stopped");
+        tracing::info!("the gateway has stopped");
         return result;
     }
     phase.send_replace(Phase::ClosingTunnels);
     if let Ok(result) = timeout(goodbye, &mut all_ended).await {
-        tracing::info!("stopped");
+        tracing::info!("the gateway has stopped");
         return result;
     }
     tracing::warn!(limit_s = limit.as_secs_f64(), "drain_timeout is over: closing what is left");

@@ -67,11 +67,12 @@ fn store(store: &Value) -> String {
     if !store.is_object() {
         return "memory, of this gateway alone".into();
     }
+    let gateways = said(&store["gateways"]);
+    let noun = if gateways == "1" { "gateway" } else { "gateways" };
     let mut text = format!(
-        "decided by {}; breaker {}; {} gateways",
+        "decided by {}; breaker {}; {gateways} {noun}",
         said(&store["decided_by"]),
-        said(&store["breaker"]),
-        said(&store["gateways"])
+        said(&store["breaker"])
     );
     if let Some(why) = store["why"].as_str() {
         text += &format!("; away for {} s: {why}", said(&store["away_s"]));
@@ -162,4 +163,18 @@ pub(super) fn said(value: &Value) -> String {
 fn list(values: &Value) -> String {
     let values = values.as_array().map(Vec::as_slice).unwrap_or_default();
     values.iter().map(said).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::alone(1, "decided by store; breaker closed; 1 gateway")]
+    #[case::several(3, "decided by store; breaker closed; 3 gateways")]
+    fn the_store_in_a_line(#[case] gateways: u64, #[case] expected: &str) {
+        let page = json!({ "decided_by": "store", "breaker": "closed", "gateways": gateways });
+        assert_eq!(store(&page), expected);
+    }
 }

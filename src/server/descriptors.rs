@@ -77,7 +77,12 @@ impl Shares {
     /// Logs the shares, and warns when `max_connections` allows more clients than can have a call each.
     pub(super) fn log(&self, configured: Option<NonZeroUsize>) {
         let Self { limit, clients, upstreams, sure, .. } = self;
-        tracing::info!(open_files = limit, clients, upstreams, "file descriptors");
+        tracing::info!(
+            open_files = limit,
+            clients,
+            upstreams,
+            "the limit of open files is divided"
+        );
         if let Some(configured) = configured.filter(|configured| configured.get() > *sure) {
             tracing::warn!(
                 "client.max_connections is {configured}, and the limit of {limit} open files is enough for {sure} \

@@ -54,7 +54,9 @@ impl Listeners {
                 (false, None) => clients.push(socket),
             }
         }
-        let failed = |address, key| move |source| ServerError::Listen { address, key, source };
+        let failed = |address, key| {
+            move |error| ServerError::Listen { address, key, source: with_cure(error, key) }
+        };
         let workers = config.workers.get();
         let port = |key, address, inherited: Vec<TcpListener>| {
             let are_inherited = !inherited.is_empty();
@@ -77,6 +79,15 @@ impl Listeners {
         };
         Ok(Self { data, admin, services })
     }
+}
+
+/// Completes the error of an address that is in use by what to do about it.
+fn with_cure(error: io::Error, key: &str) -> io::Error {
+    if error.kind() != io::ErrorKind::AddrInUse {
+        return error;
+    }
+    let why = format!("{error}; another program listens there: stop it, or choose another `{key}`");
+    io::Error::new(io::ErrorKind::AddrInUse, why)
 }
 
 /// The listening sockets that a supervisor has passed to this process, in its order.
@@ -118,4 +129,24 @@ fn own(address: SocketAddr, workers: usize) -> io::Result<Vec<TcpListener>> {
         all.push(listen(address, true)?);
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{error::Error as _, path::Path};
+
+    #[test]
+    fn an_address_in_use_is_reported_with_its_cure() {
+        let taken = TcpListener::bind("127.0.0.1:0").expect("a socket");
+        let address = taken.local_addr().expect("an address");
+        let text = format!("listen: {address}\nupstream: http://a\nroutes: [{{ suffix: '*' }}]\n");
+        let config =
+            Config::parse(&text, "test.yaml", Path::new("."), &|_| None).expect("a config");
+        let error = Listeners::open(&config).expect_err("it is in use");
+        assert_eq!(error.to_string(), format!("cannot listen on {address} (`listen`)"));
+        let why = error.source().expect("a source").to_string();
+        let cure = "; another program listens there: stop it, or choose another `listen`";
+        assert!(why.starts_with("Address already in use") && why.ends_with(cure), "{why}");
+    }
 }

@@ -287,11 +287,11 @@ impl Cluster {
         let (now, upstream) = (Instant::now(), &*self.settings.name);
         let mut quiet_until = self.quiet_until.lock();
         if quiet_until.is_some_and(|until| now < until) {
-            tracing::debug!(upstream, %address, error = %Chain(error), "gave no answer");
+            tracing::debug!(upstream, %address, error = %Chain(error), "an address of the upstream gave no answer");
             return;
         }
         *quiet_until = Some(now + QUIET);
-        tracing::warn!(upstream, %address, error = %Chain(error), "gave no answer");
+        tracing::warn!(upstream, %address, error = %Chain(error), "an address of the upstream gave no answer");
     }
 
     /// Notes a health check of an address: counts it, and logs it where it `changes` whether requests are sent there. A check

@@ -37,7 +37,7 @@ async fn clients_are_accepted_during_the_delay_and_probes_learn_of_it() {
     let at = |text: &str| {
         events.iter().position(|event| event["message"].as_str().is_some_and(|said| said == text))
     };
-    let [delay, drain] = ["stopping: clients are accepted during the delay", "draining"]
+    let [delay, drain] = ["stopping: clients are accepted during the delay", "the gateway drains"]
         .map(|text| at(text).expect("a line"));
     assert!(delay < drain);
 }

@@ -325,7 +325,7 @@ async fn a_drain_waits_for_tunnels_and_then_cuts_them() {
     let (mut leaves, mut stays) = (tunnel(&gateway, "/").await, tunnel(&gateway, "/").await);
     gateway.signal("TERM");
     eventually("it drains", async || {
-        gateway.events().iter().any(|event| event["message"] == "draining").then_some(())
+        gateway.events().iter().any(|event| event["message"] == "the gateway drains").then_some(())
     })
     .await;
     says(&mut leaves, "still here\n").await;
@@ -387,7 +387,7 @@ async fn a_drain_is_over_when_the_last_tunnel_has_ended() {
     let mut conn = tunnel(&gateway, "/").await;
     gateway.signal("TERM");
     eventually("it drains", async || {
-        gateway.events().iter().any(|event| event["message"] == "draining").then_some(())
+        gateway.events().iter().any(|event| event["message"] == "the gateway drains").then_some(())
     })
     .await;
     says(&mut conn, "still here\n").await;

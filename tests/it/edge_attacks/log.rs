@@ -66,7 +66,7 @@ async fn a_log_that_is_read_again_tells_how_many_lines_are_missing() {
     let told: f64 = told.map(|event| event["lines"].as_f64().expect("a number")).sum();
     assert_eq!(told, dropped);
     let last = events.last().expect("a line");
-    assert_eq!(last["message"], "stopped", "{last}");
+    assert_eq!(last["message"], "the gateway has stopped", "{last}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
