@@ -6,6 +6,7 @@ mod document;
 mod edits;
 mod fair;
 mod http;
+mod indentation;
 mod keys;
 mod limit_row;
 mod limiter;

@@ -3,8 +3,8 @@
 use crate::key::is_part;
 use std::net::Ipv6Addr;
 
-/// Returns the value that needs quotes in a line that is not YAML: a `*`, a part of a request in braces, an IPv6 address, or
-/// a variable. `None` if the line has none of them.
+/// Returns the value that needs quotes in a line that is not YAML: a `*`, a part of a request in braces, a path with a
+/// parameter, an IPv6 address, or a variable. `None` if the line has none of them.
 pub(super) fn wanted(line: &str) -> Option<String> {
     let mut bare = String::with_capacity(line.len());
     let mut quote = None;
@@ -18,7 +18,7 @@ pub(super) fn wanted(line: &str) -> Option<String> {
     }
     let bare = bare.split(" #").next().unwrap_or_default();
     let mut words = bare.split([' ', '\t', ',', '[', ']', '"']);
-    let word = words.find_map(|word| star(word).or_else(|| template(word)));
+    let word = words.find_map(|word| star(word).or_else(|| template(word)).or_else(|| path(word)));
     word.or_else(|| {
         bare.split_whitespace().find_map(|word| address(word).or_else(|| variable(word)))
     })
@@ -60,6 +60,16 @@ fn template(word: &str) -> Option<String> {
     let simple = word.replace("${", "{").replace("{{", "{").replace("}}", "}");
     let parts = simple.split('{').skip(1).filter_map(|rest| rest.split_once('}'));
     parts.map(|(name, _)| name).any(is_part).then_some(simple)
+}
+
+/// Recognises a path with parameters, such as `/channels/{id}`. YAML reads its braces as a map.
+fn path(word: &str) -> Option<String> {
+    let opened = word.matches('{').count();
+    (word.starts_with('/') && opened > 0).then_some(())?;
+    // A map around the value ends with a brace of its own.
+    let surplus = word.matches('}').count().checked_sub(opened)?;
+    let end = (0..surplus).fold(word, |word, _| word.strip_suffix('}').unwrap_or(word));
+    Some(end.to_owned())
 }
 
 fn star(word: &str) -> Option<String> {

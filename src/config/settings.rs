@@ -206,9 +206,11 @@ impl Config {
             StoreConfig::Memory => "memory".to_owned(),
             StoreConfig::Redis { url, .. } => format!("redis at {url}"),
         };
+        // Those of descriptors and of decisions are not written under `routes`.
+        let routes = self.routes.iter().filter(|route| route.path != PathRule::Descriptor);
         format!(
             "{}, {}, {}; store: {store}; listening on {}, admin on {}",
-            count(self.routes.len() - self.descriptors.len(), "route"),
+            count(routes.count(), "route"),
             count(self.limiters.len(), "limiter"),
             count(self.upstreams.len(), "upstream"),
             self.listen,

@@ -5,7 +5,9 @@ mod hints;
 mod http;
 mod limiters;
 mod schema;
+mod services;
 mod state_names;
+mod syntax;
 mod turns;
 mod upstreams;
 mod vendors;
@@ -261,7 +263,7 @@ fn one_mistake(#[case] text: &str, #[case] message: &str) {
 )]
 #[case::template_without_quotes(
     "- { path: /a/{b} }",
-    "test.yaml:3:14: this is not YAML: while parsing a flow mapping, did not find expected ',' or '}'"
+    "test.yaml:3:14: this is not YAML: while parsing a flow mapping, did not find expected ',' or '}'; it needs quotes: `\"/a/{b}\"`"
 )]
 #[case::same_template(
     "- { path: '/a/{b}' }\n- { path: '/a/{c}' }",
@@ -277,7 +279,15 @@ fn one_mistake(#[case] text: &str, #[case] message: &str) {
 )]
 #[case::star_within(
     "- { suffix: '/a/*' }",
-    "test.yaml:3:13: routes[0].suffix: `/a/*` may not hold `*`: a suffix is compared as written, and only \"*\" alone matches all"
+    "test.yaml:3:13: routes[0].suffix: `/a/*` may not hold `*`: a suffix is compared as written, and only \"*\" alone matches all; all paths below it: `path: \"/a/{*rest}\"`"
+)]
+#[case::star_in_a_path(
+    "- { path: '/a/**' }",
+    "test.yaml:3:11: routes[0].path: `/a/**` may not hold `*`: a path is compared as written; all paths below it: `path: \"/a/{*rest}\"`"
+)]
+#[case::star_in_the_middle_of_a_path(
+    "- { path: '/a/*/b' }",
+    "test.yaml:3:11: routes[0].path: `/a/*/b` may not hold `*`: a path is compared as written; one segment: `path: \"/a/{name}/b\"`"
 )]
 #[case::unknown_limiter(
     "- { suffix: /a, limiters: [serach] }",

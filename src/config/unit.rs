@@ -54,6 +54,9 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if unit.is_empty() {
         return Err("needs a unit: 500ms, 10s, 5min, 1h, 1d".into());
     }
+    if number.is_empty() {
+        return Err("is no duration; write `2s`, `500ms` or `1min`".into());
+    }
     let read = digits(number).and_then(|number| Ok((number, micros(unit)?)));
     let (number, micros) = read.map_err(|reason| meant::duration(number, unit, reason))?;
     Ok(Duration::from_micros(number.checked_mul(micros).ok_or("is too long")?))
@@ -66,6 +69,15 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 /// The reason, worded so that it completes a sentence that begins with the text: "`TEXT` is not a rate".
 pub(super) fn rate(text: &str) -> Result<Rate, String> {
     read_rate(text).map_err(|reason| meant::rate(text, reason))
+}
+
+/// Reads a rate of a `fixed_window`, whose windows begin at fixed instants.
+///
+/// # Errors
+///
+/// As [`rate`]. The reason says where the windows of a month begin, which has no fixed length.
+pub(super) fn rate_of_a_window(text: &str) -> Result<Rate, String> {
+    read_rate(text).map_err(|reason| meant::rate_of_a_window(text, reason))
 }
 
 /// Reads a whole number without a unit.

@@ -10,9 +10,13 @@ use super::{
     unit::{Rate, Span},
 };
 use crate::{
-    algorithm::Algorithm, store::OnLoss, suggest::suggest, upstream::headers::names_client,
+    algorithm::Algorithm,
+    path::{PathRule, Suffix},
+    store::OnLoss,
+    suggest::suggest,
+    upstream::headers::names_client,
 };
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 /// An `idle_timeout` above this is warned of. Most servers close an idle connection after 5 to 75 s.
 const LONG_IDLE: Duration = Duration::from_secs(60);
@@ -53,7 +57,9 @@ impl Config {
         for route in &self.routes {
             warnings.extend(self.nothing_waits(route));
             warnings.extend(self.idle_priority(route));
+            warnings.extend(colon_segment(route));
         }
+        warnings.extend(self.nothing_is_limited());
         warnings.extend(self.nothing_is_held());
         warnings.extend(self.drains_early());
         for net in self.trusted_proxies.iter().filter(|net| net.prefix_len() == 0) {
@@ -93,6 +99,13 @@ impl Config {
             )
         };
         self.missing.iter().map(warning).collect()
+    }
+
+    /// Warns of a file whose requests meet no limiter at all. Descriptors and decisions of services have routes of their own.
+    fn nothing_is_limited(&self) -> Option<String> {
+        let is_free = |route: &Route| route.limiters.is_empty() && route.missing.is_empty();
+        (self.limiting && self.routes.iter().all(is_free))
+            .then(|| "no route has a limiter, so nothing is limited".into())
     }
 
     /// Warns of routes that refuse every request above their rate at once, although they have no `max_wait: 0`.
@@ -183,6 +196,24 @@ impl Config {
             )
         })
     }
+}
+
+/// Warns of a segment such as `:id`, which other routers read as a parameter.
+fn colon_segment(route: &Route) -> Option<String> {
+    let path = match &route.path {
+        PathRule::Template(template) => Cow::Borrowed(template.text()),
+        PathRule::Suffix(Suffix::Segments(bytes)) => String::from_utf8_lossy(bytes),
+        PathRule::Suffix(_) | PathRule::Descriptor => return None,
+    };
+    let name = path.split('/').find_map(|segment| segment.strip_prefix(':'))?;
+    let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let within = if route.path.template().is_some() { "" } else { " of a `path`" };
+    is_name.then(|| {
+        format!(
+            "`:{name}` in the route `{}` is read as these characters; a parameter{within} is written `{{{name}}}`",
+            route.name
+        )
+    })
 }
 
 /// Warns of a margin that leaves less than half of the quota.

@@ -3,7 +3,9 @@
 use super::{
     origins::Paths,
     reading::{decode, fold, without_trailing},
+    template,
 };
+use std::borrow::Cow;
 
 /// The end that a path must have for a route to match it, as written in `suffix`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -24,7 +26,7 @@ impl Suffix {
     /// # Errors
     ///
     /// The reason, if no path could ever end in this suffix.
-    pub fn parse(text: &str) -> Result<Self, &'static str> {
+    pub fn parse(text: &str) -> Result<Self, Cow<'static, str>> {
         Self::parse_for(text, &Paths::new(Some(false), Some(false), Some(false)))
     }
 
@@ -33,40 +35,47 @@ impl Suffix {
     /// # Errors
     ///
     /// The reason, if no path could ever end in this suffix.
-    pub fn parse_for(text: &str, paths: &Paths) -> Result<Self, &'static str> {
+    pub fn parse_for(text: &str, paths: &Paths) -> Result<Self, Cow<'static, str>> {
         if text == "*" {
             return Ok(Self::Any);
         }
         if text.is_empty() {
-            return Err("is empty; write \"*\" for every path");
+            return Err("is empty; write \"*\" for every path".into());
         }
         if text.contains('*') {
-            return Err(
-                "may not hold `*`: a suffix is compared as written, and only \"*\" alone matches all",
-            );
+            let below = template::below(text);
+            let below = below.map_or(String::new(), |path| format!("; all paths below it: {path}"));
+            return Err(format!(
+                "may not hold `*`: a suffix is compared as written, and only \"*\" alone matches all{below}"
+            )
+            .into());
         }
         if text.contains(['?', '#', ';', '\\']) {
-            return Err("holds one of ? # ; \\, which no path in normal form has");
+            return Err("holds one of ? # ; \\, which no path in normal form has".into());
         }
         if text.starts_with('/') {
             return Ok(Self::Segments(paths.normal(text).into_owned().into()));
         }
         if text.ends_with('/') || text.contains("//") {
-            return Err("can never match: paths are compared without double and trailing slashes");
+            return Err(
+                "can never match: paths are compared without double and trailing slashes".into()
+            );
         }
         let mut characters = Vec::new();
         for (i, segment) in text.split('/').enumerate() {
             if i > 0 {
                 characters.push(b'/');
                 if matches!(segment, "." | "..") {
-                    return Err("can never match: paths are compared with dot segments resolved");
+                    return Err(
+                        "can never match: paths are compared with dot segments resolved".into()
+                    );
                 }
             }
             decode(segment.as_bytes(), paths.own(), &mut characters);
         }
         if paths.strips && without_trailing(&characters).len() < characters.len() {
             return Err(
-                "can never match: paths are compared without dots and spaces at their ends",
+                "can never match: paths are compared without dots and spaces at their ends".into(),
             );
         }
         let characters = if paths.folds() { fold(&characters) } else { characters };

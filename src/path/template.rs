@@ -63,6 +63,9 @@ impl PathTemplate {
                     .into(),
             );
         }
+        if let Some(reason) = wildcard(text) {
+            return Err(reason);
+        }
         let (mut segments, mut in_keys, mut names) = (Vec::new(), Vec::new(), Vec::new());
         for written in written.split('/') {
             if segments.last() == Some(&TemplateSegment::Rest) {
@@ -221,6 +224,27 @@ fn parameter(segment: &str) -> Result<(String, Option<&str>), String> {
             return Err("has a `}` without its `{`; `}}` is the character itself".into());
         }
     }
+}
+
+/// The mistake of a template with a `*` outside of braces, which other gateways read as any segment or as all of them.
+fn wildcard(text: &str) -> Option<String> {
+    let is_star = |(at, _): &(usize, &str)| !text[..*at].ends_with('{');
+    text.match_indices('*').find(is_star)?;
+    let one = text.replacen("/*/", "/{name}/", 1);
+    let meant = match below(text) {
+        Some(path) => format!("all paths below it: {path}"),
+        None if one.contains('*') => "one segment is `{name}`, and all after it `{*rest}`".into(),
+        None => format!("one segment: `path: \"{one}\"`"),
+    };
+    Some(format!("may not hold `*`: a path is compared as written; {meant}"))
+}
+
+/// The path that matches all paths below `/x`, as the configuration writes it, for a text such as `/x/*` or `/x/**`. `None`
+/// if the text ends in another way.
+pub(super) fn below(text: &str) -> Option<String> {
+    let before = text.strip_suffix("/**").or_else(|| text.strip_suffix("/*"))?;
+    let slash = if before.is_empty() || before.starts_with('/') { "" } else { "/" };
+    (!before.contains('*')).then(|| format!("`path: \"{slash}{before}/{{*rest}}\"`"))
 }
 
 /// The segments of a path in normal form.

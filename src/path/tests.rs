@@ -37,7 +37,7 @@ fn normal_forms(#[case] path: &str, #[case] expected: &str) {
 #[case::characters(".json", Ok(Suffix::Characters((*b".json").into())))]
 #[case::empty("", Err("is empty; write \"*\" for every path"))]
 fn suffixes(#[case] text: &str, #[case] expected: Result<Suffix, &'static str>) {
-    assert_eq!(Suffix::parse(text), expected);
+    assert_eq!(Suffix::parse(text), expected.map_err(Into::into));
 }
 
 #[rstest]

@@ -78,6 +78,17 @@ impl Target {
         PathAndQuery::try_from(joined).ok().map(Uri::from)
     }
 
+    /// Whether connections to this target arrive at a socket of this host that listens on `listen`. A name that DNS resolves
+    /// is not looked at.
+    pub fn leads_to(&self, listen: SocketAddr) -> bool {
+        let arrives = |own: &SocketAddr| match listen.ip().is_unspecified() {
+            true => own.ip().is_loopback() || own.ip().is_unspecified(),
+            false => own.ip() == listen.ip(),
+        };
+        let sockets = self.fixed_sockets().unwrap_or_default();
+        listen.port() != 0 && self.port() == listen.port() && sockets.iter().any(arrives)
+    }
+
     /// The host as DNS and certificates name it: an IPv6 address without its brackets.
     pub(super) fn host_name(&self) -> &str {
         let host = self.origin.host().unwrap_or_default();

@@ -63,7 +63,11 @@ fn the_examples_of_the_docs_are_good() {
     for example in whole {
         write("gateway.yaml", example.into());
         let (code, out, err) = said(&paceway_in(dir.path(), &["check", "gateway.yaml"], &[]));
-        assert_eq!((code, err.as_str()), (Some(0), ""), "{example}{out}");
+        // Some examples show other keys than limiters.
+        let err = err
+            .lines()
+            .find(|line| !line.ends_with("no route has a limiter, so nothing is limited"));
+        assert_eq!((code, err), (Some(0), None), "{example}{out}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! The access to services: each speaks TLS, asks for a certificate and for its token. curl asks, which speaks HTTP/2, too.
 
-use crate::support::{Authority, Gateway, paceway_fed, service_address};
+use crate::support::{Authority, Gateway, service_address};
 use rstest::rstest;
 use tokio::process::Command;
 
@@ -67,28 +67,4 @@ async fn each_service_has_tls_client_certificates_and_a_token(
         let status = status(&url, &[&known[..], &["-H", &token]].concat()).await;
         assert_eq!(status.as_deref(), Some(expected), "{token}");
     }
-}
-
-/// A program that reaches `decisions` can use up every quota, so that other hosts have to show who they are.
-#[rstest]
-#[case::open("0.0.0.0:8084", false)]
-#[case::open_v6("{ listen: \"[::]:8084\" }", false)]
-#[case::loopback("127.0.0.1:8084", true)]
-#[case::loopback_v6("\"[::1]:8084\"", true)]
-#[case::token("{ listen: 0.0.0.0:8084, token: hunter2 }", true)]
-fn decisions_are_closed_to_other_hosts(#[case] written: &str, #[case] is_valid: bool) {
-    let yaml = format!(
-        "services: {{ decisions: {written} }}\nupstream: http://127.0.0.1:9\nroutes: [{{ suffix: '*' }}]\n"
-    );
-    let dir = tempfile::tempdir().expect("a directory");
-    let output = paceway_fed(dir.path(), &["check", "-"], &yaml);
-    let is_ok = output.status.success();
-    let said =
-        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    let said = said.concat();
-    assert_eq!(is_ok, is_valid, "{said}");
-    assert!(is_valid || said.contains("other hosts reach this address"), "{said}");
-    let taken = yaml.replace("{ suffix: '*' }", "{ name: decisions, suffix: '*' }");
-    let output = paceway_fed(dir.path(), &["check", "-"], &taken);
-    assert!(!output.status.success(), "the name of the route is taken");
 }

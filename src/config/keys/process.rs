@@ -1,6 +1,6 @@
 //! The keys at the top of the file.
 
-use super::spec::{CLIENTS, KeySpec, Keys, elsewhere, meant};
+use super::spec::{CLIENTS, KeySpec, Keys, RETRIES, elsewhere, meant};
 
 pub(in crate::config) const ROOT: Keys = Keys {
     name: "root",
@@ -338,6 +338,11 @@ pub(in crate::config) const ROOT: Keys = Keys {
         meant("log_format", &["log"]),
         meant("logging", &["log"]),
         meant("rate_limit_headers", &["ratelimit_headers"]),
+        elsewhere("max_wait", "it belongs to a route: `routes: [{ ..., max_wait: 2s }]`"),
+        elsewhere("max_wait_cap", "it belongs to a route: `routes: [{ ..., max_wait_cap: 10s }]`"),
+        elsewhere("max_waiting", "it belongs to a route: `routes: [{ ..., max_waiting: 100 }]`"),
+        elsewhere("retry", RETRIES),
+        elsewhere("retries", RETRIES),
         elsewhere("timeout", TIMEOUT),
         elsewhere("timeouts", TIMEOUT),
         elsewhere("header_timeout", CLIENTS),

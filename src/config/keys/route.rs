@@ -1,6 +1,8 @@
 //! The keys of a route.
 
-use super::spec::{COST, KeySpec, Keys, REDIRECT, REMOVE, SET, elsewhere, meant, replaced};
+use super::spec::{
+    COST, KeySpec, Keys, REDIRECT, REMOVE, RETRIES, SET, elsewhere, meant, replaced,
+};
 
 pub(in crate::config) const ROUTE: Keys = Keys {
     name: "route",
@@ -37,7 +39,7 @@ pub(in crate::config) const ROUTE: Keys = Keys {
             meaning: "the whole path, in place of `suffix`, see [below](#whole-paths): `{name}` is one segment, `{*rest}` one \
                       segment or more. It outranks every suffix, and the more literal path wins",
             schema: r##""type": "string",
-"pattern": "^/[^?#;\\\\]*$|\\$\\{",
+"pattern": "^/([^*?#;\\\\]|\\{\\*)*$|\\$\\{",
 "examples": ["/channels/{channel}/messages/{message}", "/files/{*rest}"]"##,
         },
         KeySpec {
@@ -188,8 +190,10 @@ pub(in crate::config) const ROUTE: Keys = Keys {
         ),
         elsewhere("url", "a route names one of the `upstreams`, which have the URLs"),
         elsewhere("urls", "a route names one of the `upstreams`, which have the URLs"),
-        elsewhere("timeout", "time-outs belong to the upstream"),
-        elsewhere("response_timeout", "time-outs belong to the upstream"),
+        elsewhere("timeout", TIMEOUT),
+        elsewhere("response_timeout", TIMEOUT),
+        elsewhere("retry", RETRIES),
+        elsewhere("retries", RETRIES),
         elsewhere("add_headers", SET),
         elsewhere("set_headers", SET),
         elsewhere("request_headers", SET),
@@ -202,4 +206,5 @@ pub(in crate::config) const ROUTE: Keys = Keys {
 
 const PATH: &str = "a route matches the end of a path, as in `suffix: /search` for /search and /v2/search, or a whole \
                     path, as in `path: \"/v2/shops/{shop}\"`; all paths below /v2 are `path: \"/v2/{*rest}\"`";
+const TIMEOUT: &str = "it is `upstreams.NAME.response_timeout`";
 const QUOTA: &str = "it belongs to a limiter under `limiters:` at the top, which the route names";

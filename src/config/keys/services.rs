@@ -88,7 +88,8 @@ pub(in crate::config) const FORWARD_AUTH: Keys = Keys {
             algorithms: "",
             kind: "text",
             default: "none",
-            meaning: "every call needs it, in the header `Paceway-Token`; without it the answer is 401",
+            meaning: "every call needs it, in the header `Paceway-Token`; without it the answer is 401. An address that other \
+                      hosts reach needs a token, or `tls` with `client_ca`",
             schema: r##""type": ["string", "integer", "null"],
 "pattern": "^[!-~]{1,4096}$|\\$\\{",
 "examples": ["${file:/run/secrets/forward_auth}"]"##,
@@ -225,7 +226,8 @@ const GRPC_TOKEN: KeySpec = KeySpec {
     algorithms: "",
     kind: "text",
     default: "none",
-    meaning: "every call needs it, in the header `paceway-token` of its metadata; without it the answer is an error",
+    meaning: "every call needs it, in the header `paceway-token` of its metadata; without it the answer is an error. An \
+              address that other hosts reach needs a token, or `tls` with `client_ca`",
     schema: r##""type": ["string", "integer", "null"],
 "pattern": "^[!-~]{1,4096}$|\\$\\{",
 "examples": ["${file:/run/secrets/envoy}"]"##,

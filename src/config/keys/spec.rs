@@ -112,5 +112,6 @@ pub(super) const REMOVE: &str =
     "it is written `headers: { response: { remove: [NAME] } }`, or `request`";
 pub(super) const REDIRECT: &str =
     "it is written `headers: { response: { replace: { location: auto } } }`";
+pub(super) const RETRIES: &str = "it is `upstreams.NAME.throttle.retry.attempts`";
 pub(super) const COST: &str =
     "it belongs to the route, as in `limiters: [{ limiter: a, cost: 5 }]`";

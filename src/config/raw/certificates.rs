@@ -17,7 +17,7 @@ use rustls::{
 };
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::{self, Path, PathBuf},
 };
 
 const MAX_CERTIFICATES: usize = 1000;
@@ -185,7 +185,10 @@ impl ConfigReader {
             }
             let found = file.metadata().map_err(|error| match Path::new(text).is_absolute() {
                 true => format!("cannot be read: {error}"),
-                false => format!("cannot be read as `{}`: {error}", file.display()),
+                false => {
+                    let whole = path::absolute(&file).unwrap_or_else(|_| file.clone());
+                    format!("cannot be read as `{}`: {error}", whole.display())
+                }
             })?;
             if !found.is_file() {
                 return Err("is no file".into());

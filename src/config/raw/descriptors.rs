@@ -80,7 +80,7 @@ impl ConfigReader {
         let written = written.collect::<Vec<_>>().join(",");
         let name = self.get(&section, "name", written, route_name);
         let (charges, missing) = self.charges(&section, limiters);
-        let key = self.get(&section, "key", None, |text| Template::parse(text).map(Some));
+        let key = self.get(&section, "key", None, |text| key_of_descriptor(text).map(Some));
         let max_wait = self.wait(
             &section,
             "max_wait",
@@ -128,5 +128,22 @@ impl ConfigReader {
             pairs.push((key.name.clone(), value));
         }
         Some(pairs)
+    }
+}
+
+/// Reads the key of an entry. A descriptor has its own keys and values, and no part of the request that Envoy decides.
+fn key_of_descriptor(text: &str) -> Result<Template, String> {
+    let template = Template::parse(text)?;
+    let mut parts = text.split('{').skip(1).filter_map(|rest| Some(rest.split_once('}')?.0));
+    match parts.find(|part| !part.starts_with("descriptor.")) {
+        None => Ok(template),
+        Some(part) => {
+            let has = if text == format!("{{{part}}}") {
+                ""
+            } else {
+                &*format!("has `{{{part}}}`, which ")
+            };
+            Err(format!("{has}is no part of a descriptor; write `{{descriptor.NAME}}`"))
+        }
     }
 }

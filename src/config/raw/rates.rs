@@ -114,7 +114,7 @@ impl ConfigReader {
         field: &Field<'n>,
         kind: Kind,
     ) -> Vec<(Rate, &'n YamlNode)> {
-        let rates = self.rates(field);
+        let rates = self.rates(field, kind);
         if rates.len() > 1 && !kind.takes_lists() {
             let reason = format!(
                 "is a list, and a {} takes one rate; lists are for token_bucket, sliding_window and \
@@ -133,9 +133,13 @@ impl ConfigReader {
     }
 
     /// Reads one rate or a list of them, and returns them with the shortest period first.
-    fn rates<'n>(&mut self, field: &Field<'n>) -> Vec<(Rate, &'n YamlNode)> {
+    fn rates<'n>(&mut self, field: &Field<'n>, kind: Kind) -> Vec<(Rate, &'n YamlNode)> {
+        let read = |text: &str| match kind {
+            Kind::FixedWindow => unit::rate_of_a_window(text),
+            _ => unit::rate(text),
+        };
         let YamlValue::List(items) = &field.node.value else {
-            let rate = self.scalar(field, unit::rate);
+            let rate = self.scalar(field, read);
             return rate.map(|rate| (rate, field.node)).into_iter().collect();
         };
         if !(1..=MAX_RATES).contains(&items.len()) {
@@ -151,7 +155,7 @@ impl ConfigReader {
                 self.note_at(&item, reason);
                 continue;
             }
-            let Some(rate) = self.scalar(&item, unit::rate) else { continue };
+            let Some(rate) = self.scalar(&item, read) else { continue };
             match rates.iter().find(|(other, _)| other.period == rate.period) {
                 Some((other, _)) => self.note_at(
                     &item,

@@ -79,18 +79,9 @@ impl ConfigReader {
         Some(config)
     }
 
-    /// Reads the service of programs. A program that reaches it can use up every quota, so that it is closed to other hosts
-    /// unless they show who they are.
+    /// Reads the service of programs.
     fn decisions(&mut self, field: &Field<'_>) -> Option<DecisionsConfig> {
         let (listener, section) = self.service_listener(field, &DECISIONS)?;
-        let is_open = listener.token.is_none()
-            && listener.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none());
-        if is_open && !listener.listen.ip().is_loopback() {
-            self.note_at(
-                field,
-                "other hosts reach this address: set `token`, or `tls` with `client_ca`, or listen on a loopback address",
-            );
-        }
         let mut config =
             DecisionsConfig { listener, max_wait: Duration::from_secs(30), max_waiting: 10_000 };
         if let Some(section) = section {
@@ -103,8 +94,28 @@ impl ConfigReader {
         Some(config)
     }
 
-    /// Reads the listener of a service, and returns its section if it is written as one.
+    /// Reads the listener of a service, and returns its section if it is written as one. A program that reaches a service can
+    /// use up every quota, so that it is closed to other hosts unless they show who they are.
     fn service_listener<'n>(
+        &mut self,
+        field: &Field<'n>,
+        keys: &Keys,
+    ) -> Option<(ServiceListener, Option<ConfigSection<'n>>)> {
+        let (listener, section) = self.written_listener(field, keys)?;
+        let is_open = listener.token.is_none()
+            && listener.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none());
+        // After a mistake in its token the listener has none.
+        let says_token = section.as_ref().is_some_and(|section| section.get("token").is_some());
+        if is_open && !says_token && !listener.listen.ip().is_loopback() {
+            self.note_at(
+                field,
+                "other hosts reach this address: set `token`, or `tls` with `client_ca`, or listen on a loopback address",
+            );
+        }
+        Some((listener, section))
+    }
+
+    fn written_listener<'n>(
         &mut self,
         field: &Field<'n>,
         keys: &Keys,

@@ -86,6 +86,18 @@ fn certificates_by_paths_that_start_at_the_file() {
     assert_eq!((w.ca.as_ref(), w.server_name.as_deref()), (None, Some("10.0.0.1")));
 }
 
+/// The message names the file as any shell finds it, wherever the configuration was named from.
+#[test]
+fn a_file_that_is_not_there_is_named_in_full() {
+    let here = std::env::current_dir().expect("a directory");
+    let file = here.join("tests/none.pem").display().to_string();
+    let said = super::mistakes("tls: { cert: none.pem, key: none.pem }");
+    assert!(
+        said[0].contains(&format!("`none.pem` cannot be read as `{file}`: No such")),
+        "{said:?}"
+    );
+}
+
 #[rstest]
 #[case::no_files("tls: @{}", "tls.cert: is missing, as in `cert: cert.pem`")]
 #[case::no_key("tls: @{ cert: a.pem }", "tls.key: is missing, as in `key: key.pem`")]

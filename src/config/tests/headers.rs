@@ -6,9 +6,10 @@ use crate::upstream::headers::{Edits, ReplacedPrefix};
 use http::{HeaderMap, HeaderValue};
 use rstest::rstest;
 
+/// A file without limiters, which is no warning where nothing is to be limited.
 fn with(headers: &str) -> Result<Config, ConfigError> {
     parse(&format!(
-        "upstreams: {{ v: {{ url: http://a, headers: {{ {headers} }} }} }}\nroutes: [{{ suffix: \"*\" }}]\n"
+        "upstreams: {{ v: {{ url: http://a, headers: {{ {headers} }} }} }}\nroutes: [{{ suffix: \"*\" }}]\nlimiting: off\n"
     ))
 }
 
@@ -109,7 +110,7 @@ fn a_secret_file_and_its_last_newline() {
     std::fs::write(directory.path().join("lines"), "hunter2\nhunter3\n").expect("written");
     let parse = |file: &str| {
         let text = format!(
-            "upstream: http://a\nroutes: [{{ suffix: \"*\", headers: {{ request: {{ set: {{ x-api-key: 'Bearer ${{file:{file}}}' }} }} }} }}]\n"
+            "upstream: http://a\nroutes: [{{ suffix: \"*\", headers: {{ request: {{ set: {{ x-api-key: 'Bearer ${{file:{file}}}' }} }} }} }}]\nlimiting: off\n"
         );
         Config::parse(&text, "test.yaml", directory.path(), &|_| None)
     };

@@ -73,6 +73,14 @@ use rstest::rstest;
     "@'5/${SECRET}'",
     "limiters.a: `5/${SECRET}` (`5/hunter2`) has the unknown unit `hunter2`; use ms, s, min, h (hour) or d (day)"
 )]
+#[case::month_of_a_window(
+    "{ algorithm: fixed_window, rate: @100/month }",
+    "limiters.a.rate: `100/month` has the unknown unit `month`; there is no calendar month; `100/30d` is 30 days, counted from 1970-01-01"
+)]
+#[case::week_of_a_window(
+    "{ algorithm: fixed_window, rate: @100/week }",
+    "limiters.a.rate: `100/week` has the unknown unit `week`; write `100/7d`"
+)]
 #[case::capital("@5/S", "limiters.a: `5/S` has the unknown unit `S`; write `5/s`")]
 #[case::plural("@5/seconds", "limiters.a: `5/seconds` has the unknown unit `seconds`; write `5/s`")]
 #[case::too_long(
@@ -174,6 +182,10 @@ fn one_message_for_a_limiter(#[case] text: &str, #[case] message: &str) {
     "suffix: /a, max_wait: @2S",
     "routes[0].max_wait: `2S` has the unknown unit `S`; write `2s`"
 )]
+#[case::a_wait_in_words(
+    "suffix: /a, max_wait: @forever",
+    "routes[0].max_wait: `forever` is no duration; write `2s`, `500ms` or `1min`"
+)]
 #[case::negative_wait("suffix: /a, max_wait: @-2s", "routes[0].max_wait: `-2s` is negative")]
 #[case::rate_of_a_limiter(
     "suffix: /a, @rate: 5/s",
@@ -182,6 +194,14 @@ fn one_message_for_a_limiter(#[case] text: &str, #[case] message: &str) {
 #[case::prefix(
     "@prefix: /a",
     "routes[0].prefix: unknown key `prefix`; a route matches the end of a path, as in `suffix: /search` for /search and /v2/search, or a whole path, as in `path: \"/v2/shops/{shop}\"`; all paths below /v2 are `path: \"/v2/{*rest}\"`"
+)]
+#[case::retries_of_an_upstream(
+    "suffix: /a, @retries: 3",
+    "routes[0].retries: unknown key `retries`; it is `upstreams.NAME.throttle.retry.attempts`"
+)]
+#[case::timeout_of_an_upstream(
+    "suffix: /a, @timeout: 3s",
+    "routes[0].timeout: unknown key `timeout`; it is `upstreams.NAME.response_timeout`"
 )]
 #[case::misspelt_suffix(
     "@sufix: /a",
@@ -217,43 +237,16 @@ fn one_message_for_a_route(#[case] route: &str, #[case] message: &str) {
     assert_eq!(error, format!("test.yaml:4:{column}: {message}"));
 }
 
-#[rstest]
-#[case::star("routes: [{ suffix: * }]", Some("*"))]
-#[case::star_in_a_block("routes:\n- suffix: *", Some("*"))]
-#[case::star_and_more("routes:\n- suffix: *.json # all", Some("*.json"))]
-#[case::star_in_a_list("routes: [{ suffix: /a, methods: [*] }]", Some("*"))]
-#[case::part_in_a_map(
-    "limiters: { a: { rate: 5/s, key: shop-{client_ip} } }",
-    Some("shop-{client_ip}")
-)]
-#[case::part_and_more("limiters:\n  a:\n    key: {header.x-a}:{host}", Some("{header.x-a}:{host}"))]
-#[case::double_braces("limiters:\n  a:\n    key: {{client_ip}}", Some("{client_ip}"))]
-#[case::variable("limiters: { a: { key: ${client_ip} } }", Some("{client_ip}"))]
-#[case::another_variable("store: { url: ${X} }", Some("${X}"))]
-#[case::variable_at_an_end("limiters: { a: { rate: ${RATE}}}", Some("${RATE}"))]
-#[case::variable_in_a_list("redact: [a, ${X}]", Some("${X}"))]
-#[case::variable_in_a_url(
-    "store: { url: redis://:${P}@r:6379/0, prefix: p }",
-    Some("redis://:${P}@r:6379/0")
-)]
-#[case::address("listen: [::]:8080\nadmin: 127.0.0.1:9", Some("[::]:8080"))]
-#[case::address_alone("admin: [::1]:8080", Some("[::1]:8080"))]
-#[case::other("a: [", None)]
-#[case::star_in_quotes("routes: [{ suffix: '*' ]", None)]
-#[case::star_in_a_comment("routes: [{ suffix: /a ] # not *", None)]
-#[case::other_braces("routes: [{ suffix: /a }}]", None)]
-fn what_is_not_yaml_for_want_of_quotes(#[case] text: &str, #[case] wanted: Option<&str>) {
-    let error = parse(text).expect_err("must be refused").to_string();
-    assert_eq!(error.lines().count(), 1, "{error}");
-    let hint = wanted.map(|wanted| format!("; it needs quotes: `\"{wanted}\"`"));
-    match hint {
-        Some(hint) => assert!(error.ends_with(&hint), "{error}"),
-        None => assert!(!error.contains("quotes"), "{error}"),
-    }
-}
-
 /// Checks the only message for a file that has everything except the upstream.
 #[rstest]
+#[case::wait_of_a_route(
+    "max_wait: 2s\nroutes: [{ suffix: /a }]",
+    "2:1: max_wait: unknown key `max_wait`; it belongs to a route: `routes: [{ ..., max_wait: 2s }]`"
+)]
+#[case::retries_of_an_upstream(
+    "retry: 3\nroutes: [{ suffix: /a }]",
+    "2:1: retry: unknown key `retry`; it is `upstreams.NAME.throttle.retry.attempts`"
+)]
 #[case::limiter(
     "limiter: { a: 5/s }\nroutes: [{ suffix: /a, limiters: [a] }]",
     "2:1: limiter: unknown key `limiter`; did you mean `limiters`?"

@@ -244,7 +244,7 @@ fn a_mistake_in_a_limiter_is_said_once() {
 #[test]
 fn networks() {
     let text = "trusted_proxies: [10.0.0.0/8, '::1', 192.0.2.7, 'fd00::/8', '::ffff:10.1.0.0/112']\n\
-                upstream: http://a\nroutes: [{ suffix: '*' }]\n";
+                limiting: off\nupstream: http://a\nroutes: [{ suffix: '*' }]\n";
     let config = parse(text).expect("a config");
     let shown: Vec<_> = config.trusted_proxies.iter().map(ToString::to_string).collect();
     assert_eq!(shown, ["10.0.0.0/8", "::1/128", "192.0.2.7/32", "fd00::/8", "10.1.0.0/16"]);

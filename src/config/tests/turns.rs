@@ -245,7 +245,11 @@ fn a_tenant_can_be_a_parameter_of_the_path() {
 #[case::no_limiters(
     "a: 5/s",
     "priority: high",
-    &["no route and no upstream uses the limiter `a`", "`priority` of the route `/0` changes nothing"]
+    &[
+        "no route and no upstream uses the limiter `a`",
+        "`priority` of the route `/0` changes nothing",
+        "no route has a limiter, so nothing is limited"
+    ]
 )]
 #[case::nobody_is_trusted(
     "a: 5/s",

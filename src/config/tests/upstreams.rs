@@ -5,8 +5,11 @@ use crate::config::{Config, ThrottleConfig};
 use rstest::rstest;
 use std::time::Duration;
 
+/// A file without limiters, which is no warning where nothing is to be limited.
 fn with(upstream: &str) -> Result<Config, crate::config::ConfigError> {
-    parse(&format!("upstreams: {{ v: {{ {upstream} }} }}\nroutes: [{{ suffix: \"*\" }}]\n"))
+    parse(&format!(
+        "upstreams: {{ v: {{ {upstream} }} }}\nroutes: [{{ suffix: \"*\" }}]\nlimiting: off\n"
+    ))
 }
 
 #[test]
@@ -20,7 +23,7 @@ fn what_is_not_said_is_the_default() {
     assert!(!upstream.http2 && !upstream.preserve_host && !upstream.forwarded);
     assert_eq!(upstream.headers, Default::default());
     assert_eq!((&upstream.tls, &upstream.health), (&Default::default(), &None));
-    let short = parse("upstreams: { v: https://a }\nroutes: [{ suffix: \"*\" }]\n");
+    let short = parse("upstreams: { v: https://a }\nroutes: [{ suffix: \"*\" }]\nlimiting: off\n");
     assert_eq!(short.expect("a config"), config);
 }
 

@@ -20,8 +20,54 @@ fn warnings() {
     );
     let text = "trusted_proxies: ['::/0']\nupstream: http://a\nroutes: [{ suffix: '*' }]\n";
     let warnings = parse(text).expect("a config").warnings();
-    assert_eq!(warnings.len(), 1, "{warnings:?}");
-    assert!(warnings[0].contains("`trusted_proxies` holds ::/0"), "{warnings:?}");
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert_eq!(warnings[0], "no route has a limiter, so nothing is limited");
+    assert!(warnings[1].contains("`trusted_proxies` holds ::/0"), "{warnings:?}");
+}
+
+/// A file without limiters at its routes is a mistake, unless services have limiters or nothing is to be limited.
+#[rstest]
+#[case::nothing("", true)]
+#[case::limiting_off("limiting: off\n", false)]
+#[case::of_the_upstream("upstreams: { v: { url: http://a, limiters: [a] } }\n", false)]
+#[case::descriptors(
+    "services: { envoy_rate_limit: 127.0.0.1:1 }\ndescriptors: [{ match: { k: '*' }, limiters: [a] }]\n",
+    false
+)]
+#[case::decisions("services: { decisions: 127.0.0.1:1 }\n", false)]
+#[case::rows(
+    "limits_from: { url: 'postgres://a/b', query: q }\nupstreams: { v: { url: http://a, limiters: [row] } }\n",
+    false
+)]
+fn nothing_is_limited(#[case] more: &str, #[case] is_warned: bool) {
+    let upstream = if more.contains("upstreams") { "" } else { "upstream: http://a\n" };
+    let text = format!(
+        "{upstream}{more}limiters: {{ a: {{ algorithm: concurrency, max: 2 }} }}\nroutes: [{{ suffix: '*' }}]\n"
+    );
+    let warnings = parse(&text).expect("a config").warnings();
+    let is_found = warnings.iter().any(|warning| warning.ends_with("nothing is limited"));
+    assert_eq!(is_found, is_warned, "{warnings:?}");
+}
+
+#[rstest]
+#[case::path(
+    "path: /search/:id/b",
+    Some("`:id` in the route `r` is read as these characters; a parameter is written `{id}`")
+)]
+#[case::suffix(
+    "suffix: /search/:id",
+    Some(
+        "`:id` in the route `r` is read as these characters; a parameter of a `path` is written `{id}`"
+    )
+)]
+#[case::a_verb("path: /search:batch", None)]
+#[case::a_port("suffix: /a/:80-", None)]
+fn a_colon_is_no_parameter(#[case] path: &str, #[case] warning: Option<&str>) {
+    let text = format!(
+        "upstream: http://a\nlimiters: {{ a: 1/s }}\nroutes: [{{ name: r, {path}, limiters: [a], max_wait: 0 }}]\n"
+    );
+    let warnings = parse(&text).expect("a config").warnings();
+    assert_eq!(warnings, warning.into_iter().collect::<Vec<_>>());
 }
 
 #[rstest]

@@ -23,6 +23,23 @@ pub(super) fn rate(text: &str, reason: String) -> String {
     hinted(reason, meant.filter(|meant| read_rate(meant).is_ok()))
 }
 
+/// The same for a rate of a `fixed_window`: it says what a window in place of a calendar month or year is.
+pub(super) fn rate_of_a_window(text: &str, reason: String) -> String {
+    const CALENDAR: [&str; 2] = ["month", "year"];
+    let unit = text.split_once('/').map_or("", |(_, period)| super::split(period).1).to_lowercase();
+    let unit = CALENDAR.into_iter().find(|name| unit.trim_end_matches('s') == *name);
+    match (unit, near_rate(text)) {
+        (Some(unit), Some(rate)) if read_rate(&rate.to_string()).is_ok() => {
+            let days = rate.period.as_secs() / 86_400;
+            let said = reason.split(';').next().unwrap_or_default();
+            format!(
+                "{said}; there is no calendar {unit}; `{rate}` is {days} days, counted from 1970-01-01"
+            )
+        }
+        _ => self::rate(text, reason),
+    }
+}
+
 /// Completes the reason why a text is no duration by the duration to write instead.
 pub(super) fn duration(number: &str, unit: &str, reason: String) -> String {
     let meant = || {

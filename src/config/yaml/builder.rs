@@ -5,6 +5,7 @@ use super::{
     variables::{Outside, fill, part_of_a_request},
 };
 use crate::config::{
+    indentation,
     mistake::{Mistake, Position},
     quotes,
 };
@@ -36,7 +37,8 @@ pub(in crate::config) fn read(
     }))
 }
 
-/// Completes a mistake that ends the reading by the value in its line that needs quotes, if there is one.
+/// Completes a mistake that ends the reading by its cure: a value in its line that needs quotes, two keys in one line, or
+/// another indentation.
 fn with_hint(mut mistake: Mistake, text: &str) -> Mistake {
     if mistake.reason.starts_with("too large") {
         return mistake;
@@ -48,6 +50,11 @@ fn with_hint(mut mistake: Mistake, text: &str) -> Mistake {
         mistake.reason = format!(
             "two keys in one line; write `{map}`, or the second one below the first, further in"
         );
+    } else if let Some(place) =
+        mistake.place.and_then(|place| indentation::slip(text, place, &mistake.reason))
+    {
+        mistake.place = Some(place);
+        mistake.reason.push_str("; indent this line like its siblings, with spaces");
     }
     mistake
 }

@@ -54,6 +54,10 @@ fn matches(#[case] text: &str, #[case] path: &str, #[case] expected: Option<&str
 #[case::no_name_of_the_rest("/{*}", "has the parameter `{}`; a name holds letters")]
 #[case::bad_name("/{a.b}", "has the parameter `{a.b}`; a name holds letters")]
 #[case::twice("/{a}/{a}", "has two parameters `{a}`")]
+#[case::stars(
+    "/*/{a}*",
+    "may not hold `*`: a path is compared as written; one segment is `{name}`"
+)]
 #[case::dots("/a/../{b}", "can never match: paths are compared without segments such as `..`")]
 fn mistakes(#[case] text: &str, #[case] expected: &str) {
     let reason = PathTemplate::parse(text, &Paths::default()).expect_err("a mistake");
