@@ -2,6 +2,7 @@
 
 use crate::support::{Authority, Conn, Gateway, Upstream, eventually};
 use rstest::rstest;
+use serde_json::Value;
 use std::{fs, path::Path, sync::Arc};
 use tokio::net::TcpStream;
 use tokio_rustls::{
@@ -31,8 +32,8 @@ routes: [{{ name: all, suffix: \"*\" }}]
 /// The log's reason why a connection cannot be made.
 async fn why(gateway: &Gateway) -> String {
     let events = eventually("it is said", async || {
-        let events: Vec<_> =
-            gateway.events().into_iter().filter(|event| event["level"] == "WARN").collect();
+        let is_meant = |event: &Value| event["level"] == "WARN" && event["upstream"] == "vendor";
+        let events: Vec<_> = gateway.events().into_iter().filter(is_meant).collect();
         (!events.is_empty()).then_some(events)
     })
     .await;
