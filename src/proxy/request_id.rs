@@ -15,6 +15,16 @@ const HALF: usize = 16;
 /// The number of ids that are made at once, so that one allocation serves them all.
 const BLOCK: usize = 64;
 
+/// The two digits of each byte.
+static HEX: [[u8; 2]; 256] = {
+    let (digits, mut pairs, mut byte) = (b"0123456789abcdef", [[0; 2]; 256], 0);
+    while byte < 256 {
+        pairs[byte] = [digits[byte >> 4], digits[byte & 15]];
+        byte += 1;
+    }
+    pairs
+};
+
 /// Makes ids of 128 bits that no two requests of any gateways share. Each worker has one.
 #[derive(Debug)]
 pub(super) struct RequestIds {
@@ -91,10 +101,9 @@ impl RequestIds {
 
 /// The 16 hex digits of a number.
 fn hex(number: u64) -> [u8; HALF] {
-    let digit = |nibble: u8| b"0123456789abcdef"[usize::from(nibble)];
     let mut text = [0; HALF];
     for (byte, digits) in number.to_be_bytes().into_iter().zip(text.as_chunks_mut::<2>().0) {
-        *digits = [digit(byte >> 4), digit(byte & 15)];
+        *digits = HEX[usize::from(byte)];
     }
     text
 }
