@@ -310,7 +310,7 @@ impl Proxy {
         let asked = if table.names_hosts() { asked_host(uri, host.as_ref()) } else { None };
         let found = table.find_covering(request.method(), asked, uri.path(), covers);
         let found = found.map_err(|ambiguous| Failure::Malformed(ambiguous.to_string().into()))?;
-        let route = found.ok_or(Failure::NoRoute)?;
+        let Some(route) = found else { return Err(Failure::NoRoute) };
         record.route = Some(route);
         let own = self.own();
         let policy = own.direct[route].policy;

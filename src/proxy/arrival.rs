@@ -18,7 +18,6 @@ pub struct Arrival {
 
 impl Arrival {
     /// Takes a request over from a server.
-    #[inline]
     pub fn new<B>(request: Request<B>) -> Self
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,

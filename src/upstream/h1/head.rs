@@ -56,7 +56,8 @@ pub(super) fn write_fields<'a>(
 }
 
 /// Takes the head of a response from the front of `input` and puts it into `answer`, which is empty; `None` while its end
-/// has not come. `known` are the names of the response before. A head is 120 bytes, which each function that returned it would copy.
+/// has not come. `known` are the names of the response before. A head is 120 bytes, which each function that returned it
+/// would copy.
 ///
 /// # Errors
 ///

@@ -1,7 +1,6 @@
 //! Finds in one pass which of the special fields a message has: testing a bit costs less than a search for each name.
 
 use http::{HeaderMap, HeaderName};
-use memchr::memchr;
 
 /// A set of special fields that a message may have. It contains every field that the message has; `X-Forwarded-For` and
 /// the like share a bit, so one that is absent may be in it, too.
@@ -56,7 +55,7 @@ impl HeaderFlags {
     /// Finds the special fields among the `headers` of a request, once for each message.
     pub fn of(headers: &HeaderMap) -> Self {
         let of_one = |name: &HeaderName| match Self::of_field(name) {
-            Self(0) if memchr(b'_', name.as_str().as_bytes()).is_some() => Self::UNDERSCORE,
+            Self(0) if name.as_str().as_bytes().contains(&b'_') => Self::UNDERSCORE,
             flag => flag,
         };
         Self(headers.keys().fold(0, |flags, name| flags | of_one(name).0))
