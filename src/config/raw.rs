@@ -32,15 +32,12 @@ use super::{
 };
 use crate::store::{OnLoss, redis::RedisUrl};
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     num::NonZeroUsize,
     sync::Arc,
     thread,
     time::Duration,
 };
-
-/// The address of the data plane in a file without `listen`.
-const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 
 /// Reads the text of a configuration.
 ///
@@ -76,16 +73,8 @@ fn check_all(document: Document, mistakes: Vec<Mistake>) -> Result<Config, Confi
     let (clear_secrets, unheld) = (Vec::new(), Vec::new());
     let is_offline = document.is_offline;
     let (has_rows, missing) = (false, Vec::new());
-    let mut reader = ConfigReader {
-        mistakes,
-        directory,
-        listen: LISTEN,
-        is_offline,
-        clear_secrets,
-        unheld,
-        has_rows,
-        missing,
-    };
+    let mut reader =
+        ConfigReader { mistakes, directory, is_offline, clear_secrets, unheld, has_rows, missing };
     match reader.config(&document) {
         Some(config) if reader.mistakes.is_empty() => Ok(config),
         _ => Err(ConfigError::new(&document.file, reader.mistakes)),
@@ -97,8 +86,7 @@ impl ConfigReader {
         let root = Field { path: String::new(), node: &document.root };
         let mut root = self.section(&root, &ROOT)?;
         self.find_misplaced_quotas(&mut root);
-        let listen = self.get(&root, "listen", LISTEN, address);
-        self.listen = listen;
+        let listen = self.get(&root, "listen", (Ipv4Addr::LOCALHOST, 8080).into(), address);
         let admin = self.admin(&root);
         self.find_shared_address(&root, listen, admin.listen);
         let services = self.services(&root, [("listen", listen), ("admin", admin.listen)]);

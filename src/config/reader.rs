@@ -9,7 +9,7 @@ use super::{
     yaml::{self, Scalar, YamlNode, YamlValue},
 };
 use crate::suggest::suggest;
-use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
 /// The greatest value of any time-out.
 pub(super) const MAX_TIMEOUT: Duration = Duration::from_secs(86_400);
@@ -19,8 +19,6 @@ pub(super) struct ConfigReader {
     pub(super) mistakes: Vec<Mistake>,
     /// The directory at which relative paths start.
     pub(super) directory: PathBuf,
-    /// The address of the data plane, which no upstream may have.
-    pub(super) listen: SocketAddr,
     /// Whether the files that the configuration names are left unread.
     pub(super) is_offline: bool,
     /// Keys of headers that look like credentials and are written in the file in clear text.

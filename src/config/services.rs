@@ -112,6 +112,16 @@ impl Service {
     }
 }
 
+// === impl ServiceListener ===
+
+impl ServiceListener {
+    /// Whether programs on other hosts reach it without showing who they are.
+    pub fn is_open(&self) -> bool {
+        let knows_clients = self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+        !self.listen.ip().is_loopback() && self.token.is_none() && !knows_clients
+    }
+}
+
 // === impl Services ===
 
 impl Services {

@@ -6,7 +6,7 @@ mod turns;
 use super::{
     limiter::{Charge, FailurePolicy, LimiterConfig, Mode},
     limits_from::MissingLimiter,
-    settings::{Config, Route, StoreConfig},
+    settings::{Config, Route, StoreConfig, Upstream},
     unit::{Rate, Span},
 };
 use crate::{
@@ -77,6 +77,8 @@ impl Config {
             ));
         }
         warnings.extend(self.throttle_warnings());
+        warnings.extend(self.circles());
+        warnings.extend(self.open_services());
         for key in &self.clear_secrets {
             warnings.push(format!(
                 "`{key}` looks secret and is written in the file in clear text: take it from outside, as in \
@@ -99,6 +101,30 @@ impl Config {
             )
         };
         self.missing.iter().map(warning).collect()
+    }
+
+    /// Warns of upstreams that are the gateway itself. A program that mounts the proxy does not listen there.
+    fn circles(&self) -> impl Iterator<Item = String> {
+        let leads_here = |upstream: &&Upstream| {
+            upstream.targets.iter().any(|target| target.leads_to(self.listen))
+        };
+        self.upstreams.iter().filter(leads_here).map(|upstream| {
+            format!(
+                "the upstream `{}` is this gateway's own `listen`: requests would go round in a circle",
+                upstream.name
+            )
+        })
+    }
+
+    /// Warns of services that other hosts reach. The service of programs refuses that.
+    fn open_services(&self) -> impl Iterator<Item = String> {
+        self.services.all().filter(|(_, listener)| listener.is_open()).map(|(service, _)| {
+            format!(
+                "other hosts reach `{}` and can use up its quotas: set `token`, or `tls` with `client_ca`, or listen \
+                 on a loopback address",
+                service.key()
+            )
+        })
     }
 
     /// Warns of a file whose requests meet no limiter at all. Descriptors and decisions of services have routes of their own.

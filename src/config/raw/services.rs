@@ -81,7 +81,7 @@ impl ConfigReader {
 
     /// Reads the service of programs.
     fn decisions(&mut self, field: &Field<'_>) -> Option<DecisionsConfig> {
-        let (listener, section) = self.service_listener(field, &DECISIONS)?;
+        let (listener, section) = self.closed_listener(field, &DECISIONS)?;
         let mut config =
             DecisionsConfig { listener, max_wait: Duration::from_secs(30), max_waiting: 10_000 };
         if let Some(section) = section {
@@ -94,19 +94,17 @@ impl ConfigReader {
         Some(config)
     }
 
-    /// Reads the listener of a service, and returns its section if it is written as one. A program that reaches a service can
-    /// use up every quota, so that it is closed to other hosts unless they show who they are.
-    fn service_listener<'n>(
+    /// Reads the listener of the service of programs. It is closed to other hosts unless they show who they are: nothing stands
+    /// before it, while a proxy does before the other services (see the warnings).
+    fn closed_listener<'n>(
         &mut self,
         field: &Field<'n>,
         keys: &Keys,
     ) -> Option<(ServiceListener, Option<ConfigSection<'n>>)> {
-        let (listener, section) = self.written_listener(field, keys)?;
-        let is_open = listener.token.is_none()
-            && listener.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none());
+        let (listener, section) = self.service_listener(field, keys)?;
         // After a mistake in its token the listener has none.
         let says_token = section.as_ref().is_some_and(|section| section.get("token").is_some());
-        if is_open && !says_token && !listener.listen.ip().is_loopback() {
+        if listener.is_open() && !says_token {
             self.note_at(
                 field,
                 "other hosts reach this address: set `token`, or `tls` with `client_ca`, or listen on a loopback address",
@@ -115,7 +113,8 @@ impl ConfigReader {
         Some((listener, section))
     }
 
-    fn written_listener<'n>(
+    /// Reads the listener of a service, and returns its section if it is written as one.
+    fn service_listener<'n>(
         &mut self,
         field: &Field<'n>,
         keys: &Keys,

@@ -40,7 +40,7 @@ impl ConfigReader {
                     self.note_at(&short, reason);
                     return Vec::new();
                 }
-                let target = self.target(&short);
+                let target = self.scalar(&short, Target::parse);
                 let named = |target| Upstream { targets: vec![target], ..plain("default") };
                 target.map(named).into_iter().collect()
             }
@@ -77,7 +77,7 @@ impl ConfigReader {
         let mut upstream = plain(&key.name);
         let field = Field { path, node };
         if let YamlValue::Scalar(_) | YamlValue::Broken = node.value {
-            upstream.targets = vec![self.target(&field).unwrap_or_default()];
+            upstream.targets = vec![self.scalar(&field, Target::parse).unwrap_or_default()];
             return upstream;
         }
         let Some(section) = self.section(&field, &UPSTREAM) else { return upstream };
@@ -135,7 +135,7 @@ impl ConfigReader {
                     self.note_at(&url, "must be a single value; a list is written `urls`");
                     return Vec::new();
                 }
-                self.target(&url).into_iter().collect()
+                self.scalar(&url, Target::parse).into_iter().collect()
             }
             (None, Some(urls)) => self.addresses_of(&urls),
             (Some(_), Some(urls)) => {
@@ -149,17 +149,6 @@ impl ConfigReader {
         }
     }
 
-    /// Reads the URL of one address.
-    fn target(&mut self, field: &Field<'_>) -> Option<Target> {
-        let listen = self.listen;
-        self.scalar(field, |text| match Target::parse(text)? {
-            target if target.leads_to(listen) => {
-                Err("is this gateway's own `listen`; requests would go round in a circle")
-            }
-            target => Ok(target),
-        })
-    }
-
     /// Reads the addresses of one API. They may differ in host and port, and not in scheme or base path.
     fn addresses_of(&mut self, field: &Field<'_>) -> Vec<Target> {
         let Some(items) = self.list(field) else { return Vec::new() };
@@ -169,7 +158,7 @@ impl ConfigReader {
         let mut targets: Vec<Target> = Vec::new();
         for (i, node) in items.iter().enumerate() {
             let item = field.item(i, node);
-            let Some(target) = self.target(&item) else { continue };
+            let Some(target) = self.scalar(&item, Target::parse) else { continue };
             let first = targets.first().unwrap_or(&target);
             if first.is_https() != target.is_https() {
                 self.note_at(
