@@ -6,7 +6,6 @@ use super::{
 };
 use crate::config::Limits;
 use bytes::BufMut;
-use smallvec::SmallVec;
 use std::{
     io::{self, ErrorKind, IoSlice},
     mem,
@@ -123,7 +122,7 @@ pub(super) fn poll_write(
     cx: &mut Context<'_>,
     bufs: &[IoSlice<'_>],
 ) -> Poll<io::Result<usize>> {
-    let written = match together(bufs, &mut SmallVec::new()) {
+    let written = match together(bufs, &mut state.output.whole) {
         Some(whole) => Pin::new(&mut state.transport).poll_write(cx, whole),
         None => Pin::new(&mut state.transport).poll_write_vectored(cx, bufs),
     };
@@ -137,14 +136,13 @@ pub(super) fn poll_shutdown(state: &mut StreamState, cx: &mut Context<'_>) -> Po
 }
 
 /// Copies small buffers into one, because a copy of up to 1 KiB costs less than what the system does for each buffer.
-fn together<'a>(bufs: &[IoSlice<'_>], whole: &'a mut SmallVec<[u8; TOGETHER]>) -> Option<&'a [u8]> {
+fn together<'a>(bufs: &[IoSlice<'_>], whole: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     let length: usize = bufs.iter().map(|buf| buf.len()).sum();
     if bufs.len() < 2 || length > TOGETHER {
         return None;
     }
-    for buf in bufs {
-        whole.extend_from_slice(buf);
-    }
+    whole.clear();
+    bufs.iter().for_each(|buf| whole.extend_from_slice(buf));
     Some(whole)
 }
 
@@ -163,7 +161,7 @@ mod tests {
         ] {
             let parts: Vec<Vec<u8>> = buffers(&lengths);
             let slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
-            let mut room = SmallVec::new();
+            let mut room = b"before".to_vec();
             let whole = together(&slices, &mut room).map(<[u8]>::to_vec);
             assert_eq!(whole, is_one.then(|| parts.concat()), "{lengths:?}");
         }

@@ -112,6 +112,8 @@ pub(super) struct Output {
     pub(super) interim: Vec<u8>,
     /// Bytes of the gateway that are written before, or in place of, those of the parser.
     pub(super) own: Vec<u8>,
+    /// The last bytes of the parser that came in several small buffers and were written as one.
+    pub(super) whole: Vec<u8>,
     /// How many bytes of the parser `own` replaces.
     pub(super) replaces: usize,
     /// The parser has written all that it had.
@@ -194,6 +196,7 @@ impl StreamState {
     /// Frees the buffers that only a request needs.
     pub(super) fn rest(&mut self) {
         (self.input.bytes, self.output.own, self.output.interim) = Default::default();
+        self.output.whole = Vec::new();
         (self.input.last, self.input.next) = (0, READ_LEAST);
     }
 
@@ -259,6 +262,7 @@ impl Output {
         Self {
             interim: Vec::new(),
             own: Vec::new(),
+            whole: Vec::new(),
             replaces: 0,
             is_clean: true,
             is_abandoned: false,
