@@ -249,19 +249,19 @@ impl Proxy {
             };
             return self.send(exchange, routed, None, (&mut None, connection), answer).await;
         };
-        let way = (routed.route, routed.policy);
-        let paced = {
+        let (way, mut granted) = ((routed.route, routed.policy), None);
+        let connected = {
             let mut attempt =
                 Attempt::first(self, &mut exchange.record, way, checks, routed.budget);
-            limit::pace(&self.0.store, checks, &mut attempt, &mut pool).await
+            let paced = limit::pace(&self.0.store, checks, &mut attempt, &mut pool).await;
+            paced.map(|(reservation, connection)| {
+                granted = Some(reservation);
+                connection
+            })
         };
         exchange.record.waited();
         exchange.record.connected(pool.made);
-        let (mut reservation, connection) = match paced {
-            Ok((reservation, connection)) => (Some(reservation), connection),
-            Err(failure) => return Err(failure),
-        };
-        self.send(exchange, routed, Some(checks), (&mut reservation, connection), answer).await
+        self.send(exchange, routed, Some(checks), (&mut granted, connected?), answer).await
     }
 
     /// The questions to the limiters of a request, if they depend on the request, with the policy of these limiters.

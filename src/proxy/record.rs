@@ -87,6 +87,8 @@ pub(super) fn unparsed(plan: &Plan, counters: &WorkerCounters, client: IpAddr, s
 // === impl Record ===
 
 impl<'a> Record<'a> {
+    /// Begins the record of a request. It is made in the place where it stays: 300 bytes are not copied.
+    #[inline(always)]
     pub(super) fn new<B>(
         proxy: &'a Proxy,
         client: &Client,
