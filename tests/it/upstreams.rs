@@ -97,6 +97,7 @@ const CHUNKED: &str = "Transfer-Encoding: chunked\r\n";
 
 #[rstest]
 #[case::two_lengths(ok("Content-Length: 2\r\nContent-Length: 3\r\n", "okk"), Refused)]
+#[case::one_length_in_two_texts(ok("Content-Length: 2\r\nContent-Length: 02\r\n", "ok"), Refused)]
 #[case::two_lengths_in_one(ok("Content-Length: 2, 3\r\n", "okk"), Refused)]
 #[case::one_length_twice_in_one(ok("Content-Length: 2, 2\r\n", "ok"), Refused)]
 #[case::negative(ok("Content-Length: -2\r\n", "ok"), Refused)]
