@@ -94,8 +94,8 @@ impl ConfigReader {
         Some(config)
     }
 
-    /// Reads the listener of the service of programs. It is closed to other hosts unless they show who they are: nothing stands
-    /// before it, while a proxy does before the other services (see the warnings).
+    /// Reads the listener of the service of programs. It is closed to other hosts unless they show who they are: nothing is
+    /// before it, while a proxy is before the other services (see the warnings).
     fn closed_listener<'n>(
         &mut self,
         field: &Field<'n>,
