@@ -159,7 +159,8 @@ enum Woken<R> {
 /// Takes the permits of `checks`, makes the callee ready, and returns both at the instant of the reservation. The permits
 /// are refunded unless the reservation is spent; spend it when the call is made.
 ///
-/// Most calls are granted at once and find their callee ready. They return without having waited, and without a box.
+/// Most calls are granted at once and find their callee ready, or are refused. They return without having waited, and without
+/// a box.
 ///
 /// # Errors
 ///
@@ -185,6 +186,7 @@ pub async fn pace<C: Caller, M: Callee<Error = C::Error>>(
             }
             Box::new(Admission::Granted(reservation))
         }
+        Ok(Admission::Refused(decision)) => return Err(caller.refused(decision)),
         answer => Box::new(decided(caller, answer)?),
     };
     // The box keeps all other calls small.
