@@ -1,6 +1,7 @@
-//! Tests texts that are not YAML, because a value lacks its quotes or a line its indentation.
+//! Tests texts that are not YAML, because a value lacks its quotes or a line its indentation, and anchors.
 
 use super::parse;
+use ::http::Method;
 use rstest::rstest;
 
 #[rstest]
@@ -59,4 +60,18 @@ fn one_message_for_an_indentation(#[case] text: &str) {
     let error = parse(&text.replace('@', "")).expect_err("must be refused").to_string();
     assert!(error.starts_with(&place), "{error}");
     assert!(error.ends_with("; indent this line like its siblings, with spaces"), "{error}");
+}
+
+#[test]
+fn anchors_work_and_do_not_explode() {
+    let text = "upstream: http://a\nroutes:\n- { suffix: /a, methods: &m [GET] }\n- { suffix: /b, methods: *m }\n";
+    assert_eq!(parse(text).expect("a config").routes[1].methods, [Method::GET, Method::HEAD]);
+    let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for i in 1..10 {
+        let aliases = vec![format!("*a{}", i - 1); 10].join(", ");
+        bomb.push_str(&format!("a{i}: &a{i} [{aliases}]\n"));
+    }
+    let error = parse(&bomb).expect_err("must be refused").to_string();
+    assert!(error.contains("too large: this alias stands for 111111 values"), "{error}");
+    assert!(error.ends_with("use fewer aliases of aliases"), "{error}");
 }
