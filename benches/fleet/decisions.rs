@@ -3,10 +3,10 @@
 //! `fleet ADDRESS lone LIMITER COUNT` makes COUNT decisions, one after the other: each is a call of its own. LIMITER is
 //! `token_bucket`, or a `sliding_window` of 10,000 in 250 ms, which is kept in pieces, or a `short_window` of 10 in 250 µs.
 //! No request waits: one after the other does not reach 40,000/s.
-//! `fleet ADDRESS gateways COUNT RATE SECONDS` makes decisions in COUNT gateways, each with a connection, group commit and blocks
-//! of its own. All of them ask one token bucket of 50,000/s, and together they ask RATE times a second if they get answers in
-//! time. Prints the number of decisions, the µs of CPU of the Redis server for each, the decisions a call, and the decisions
-//! per second.
+//! `fleet ADDRESS gateways COUNT RATE SECONDS` makes decisions in COUNT gateways, each with a connection, group commit and
+//! blocks of its own. All of them ask one token bucket of 50,000/s, and together they ask RATE times a second if they get
+//! answers in time. Prints the number of decisions, the µs of CPU of the Redis server for each, the decisions a call, and
+//! the decisions per second.
 #![allow(clippy::print_stdout, reason = "the figures are what it is for")]
 
 use metrics::Counter;

@@ -234,8 +234,8 @@ impl Proxy {
         }
     }
 
-    /// The checks of a call. Limiters that do not count now are left out. Only a call that `waits` here takes turns: it confirms
-    /// its slot, and a program that waits by itself cannot.
+    /// The checks of a call. Limiters that do not count now are left out. Only a call that `waits` here takes turns: it
+    /// confirms its slot, and a program that waits by itself cannot.
     fn asked(&self, limiters: &[PermitsAsked], waits: bool) -> Result<Asked, Failure> {
         check_number(limiters.len())?;
         let mut asked: (Vec<Check>, SmallVec<_>) = Default::default();

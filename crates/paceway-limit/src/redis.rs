@@ -192,7 +192,8 @@ impl RedisSettings {
 
 impl RedisProcess {
     /// Asks the server what a start needs to know, and makes this process known to the others. A server that does not
-    /// answer is away until it does. `notified` becomes true when a limiter counts calls at a time. `claims` are the hash tags of the limiters in a Cluster.
+    /// answer is away until it does. `notified` becomes true when a limiter counts calls at a time. `claims` are the hash
+    /// tags of the limiters in a Cluster.
     ///
     /// # Errors
     ///

@@ -17,8 +17,8 @@ use crate::{
 const MAX_RATES: usize = 8;
 
 impl ConfigReader {
-    /// Reads the rates that the algorithm of a limiter allows, each with the value that says it. A limiter with `rate: auto` has
-    /// one, with which it starts. `misused` is true if the limiter has keys of another algorithm.
+    /// Reads the rates that the algorithm of a limiter allows, each with the value that says it. A limiter with
+    /// `rate: auto` has one, with which it starts. `misused` is true if the limiter has keys of another algorithm.
     pub(super) fn rates_for<'n>(
         &mut self,
         section: &ConfigSection<'n>,

@@ -43,8 +43,8 @@ impl IdleConnections {
         Self { group: Cache::new(group), by_address: Vec::new() }
     }
 
-    /// Keeps a connection whose response had ended by an instant. It is closed instead if `most` are idle already, or if DNS no longer
-    /// returns its address.
+    /// Keeps a connection whose response had ended by an instant. It is closed instead if `most` are idle already, or if
+    /// DNS no longer returns its address.
     pub(super) fn put(
         &mut self,
         (wire, address, since): (Box<H1Connection>, Arc<Address>, Instant),

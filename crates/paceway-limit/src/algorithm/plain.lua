@@ -1,25 +1,25 @@
--- The plain way for token buckets, and the start of the script: requests that ask one limiter alone, whose state has nothing but
--- grants in a row. Their states are read and
--- written at once, by none of the functions of the long way. Here are the token buckets: any number of requests that ask
--- one of them for the same cost each. A bucket without holes is one instant, so all these requests together are one
--- step of it; block.lua has the step of one with holes. The decisions are those of token_bucket.lua, one after the other.
--- The gateway, which knows the budgets, computes the answers by the same rule from the bucket's state before the step.
--- sliding_window/plain.lua has the windows, block.lua the requests that ask for blocks.
+-- The plain way for token buckets, and the start of the script: requests that ask one limiter alone, whose state has
+-- nothing but grants in a row. Their states are read and written at once, by none of the functions of the long way. Here
+-- are the token buckets: any number of requests that ask one of them for the same cost each. A bucket without holes is one
+-- instant, so all these requests together are one step of it; block.lua has the step of one with holes. The decisions are
+-- those of token_bucket.lua, one after the other. The gateway, which knows the budgets, computes the answers by the same
+-- rule from the bucket's state before the step. sliding_window/plain.lua has the windows, block.lua the requests that ask
+-- for blocks.
 --
 --   KEYS[1]     the epoch, or the key that epoch.lua names
 --   KEYS[2..]   the states of the n groups, then those of the blocks and of the windows, no key twice, none of which
 --               another entry of the call uses
 --   ARGV[1]     now in µs, or -1 for the server's TIME (tests bring their own clock)
 --   ARGV[2]     empty, or n and the numbers of requests for windows and for blocks (2 bytes each), and for groups of one
---               rule and cost in a row: the 26 bytes that a state of the rule begins with; as doubles ticks a µs, ticks of a full bucket, ticks of one request, the longest
---               distance from now in µs, the horizon in µs (how long after a loss of data earlier grants can count: epoch.lua),
---               the number of these groups; and for each of them the number of its requests, their least and greatest
---               budget, and where these differ the budget of each. After all groups the requests for blocks, then those
---               for windows
+--               rule and cost in a row: the 26 bytes that a state of the rule begins with; as doubles ticks a µs, ticks of
+--               a full bucket, ticks of one request, the longest distance from now in µs, the horizon in µs (how long after
+--               a loss of data earlier grants can count: epoch.lua), the number of these groups; and for each of them the
+--               number of its requests, their least and greatest budget, and where these differ the budget of each. After
+--               all groups the requests for blocks, then those for windows
 --   ARGV[3]     the epoch as the gateway knows it: see epoch.lua
---   reply       doubles: now, then for each group admitted, tail, born, before the step; then those of the holes, the blocks and
---               the windows. admitted is -1 where the state is not that plain or foreign: those take the long way, ahead of the other
---               entries. It is -2 - admitted where the state has holes.
+--   reply       doubles: now, then for each group admitted, tail, born, before the step; then those of the holes, the
+--               blocks and the windows. admitted is -1 where the state is not that plain or foreign: those take the long
+--               way, ahead of the other entries. It is -2 - admitted where the state has holes.
 --
 -- All numbers are little-endian, and integers are in doubles: Lua's numbers are doubles, and eight single
 -- bytes take eight times as long. The replies to the entries follow in the same string (entries.lua). When the gateway does not

@@ -27,10 +27,10 @@ pub struct Check {
     pub on_failure: OnFailure,
     /// How the request takes its turn among those that wait for this limiter; `None`: first come, first served.
     pub turn: Option<Turn>,
-    /// Whether gateways take permits of this limiter in blocks, for requests that come later; only a token bucket gives some. It
-    /// is decided once, when a configuration is loaded: the limiter enforces, no request takes turns at it, and it is so fast that
-    /// blocks pay ([`Algorithm::is_fast_bucket`]). A block splits the free room of a bucket, so no request may cost more than a
-    /// quarter of it, and none may return permits by its true cost.
+    /// Whether gateways take permits of this limiter in blocks, for requests that come later; only a token bucket gives
+    /// some. It is decided once, when a configuration is loaded: the limiter enforces, no request takes turns at it, and it
+    /// is so fast that blocks pay ([`Algorithm::is_fast_bucket`]). A block splits the free room of a bucket, so no request
+    /// may cost more than a quarter of it, and none may return permits by its true cost.
     pub blocks: bool,
 }
 

@@ -1,8 +1,9 @@
--- The plain way of requests that take turns at one token bucket alone: one that joins a queue in which others wait, and one that
--- confirms its slot. The decisions, and the values that they leave, are those of the other files of this folder, which explain
--- them; stored.lua describes the keys. Whatever is not that plain takes the long way, with all later entries of the call: holes
--- and gates, bookings and free permits, the first and the last request of a queue and of a priority, requests that make room for
--- others, and gateways that may have died. A function that is made costs more than one that is called, so that this has none.
+-- The plain way of requests that take turns at one token bucket alone: one that joins a queue in which others wait, and one
+-- that confirms its slot. The decisions, and the values that they leave, are those of the other files of this folder, which
+-- explain them; stored.lua describes the keys. Whatever is not that plain takes the long way, with all later entries of the
+-- call: holes and gates, bookings and free permits, the first and the last request of a queue and of a priority, requests
+-- that make room for others, and gateways that may have died. A function that is made costs more than one that is called,
+-- so that this has none.
 
 -- Where the next entry begins (entries.lua), and its letter.
 local from = 1

@@ -1,9 +1,10 @@
--- The plain way of requests that ask one sliding window alone, one after the other. It serves a window under one rule, without entries ahead, a
--- gate or a recent loss. The decision, and the bytes that it leaves, are those of sliding_window.lua. A function that is
--- made costs more than one that is called, so that this has none.
+-- The plain way of requests that ask one sliding window alone, one after the other. It serves a window under one rule,
+-- without entries ahead, a gate or a recent loss. The decision, and the bytes that it leaves, are those of
+-- sliding_window.lua. A function that is made costs more than one that is called, so that this has none.
 --
---   ARGV[2]     for each request, after the groups and the blocks: the 32 bytes of span, count, count and span in a state of the rule; as
---               doubles the number of its key, the cost, the budget, the rule's count, span and grain, and the horizon
+--   ARGV[2]     for each request, after the groups and the blocks: the 32 bytes of span, count, count and span in a state
+--               of the rule; as doubles the number of its key, the cost, the budget, the rule's count, span and grain, and
+--               the horizon
 --   reply       for each request admitted (1, 0, or -1 for the long way), wait, remaining, next, reset_after, and of a grant
 --               its instant and born
 

@@ -31,7 +31,8 @@ use tokio::time::Instant;
 /// After an upstream has lowered a limiter, its permits stay in the store for 10 s, where the next answers can lower them.
 const LOWERED: Duration = Duration::from_secs(10);
 
-/// The requests for blocks in one call. More would take longer to find in it, and a call that carries that many is cheap for each.
+/// The requests for blocks in one call. More would take longer to find in it, and a call that carries that many is cheap
+/// for each.
 const BLOCKS: usize = 32;
 
 /// The call that is made next, as far as a request for a block is concerned.

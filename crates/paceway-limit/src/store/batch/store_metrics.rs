@@ -10,8 +10,8 @@ pub struct StoreMetrics {
     pub seconds: Histogram,
     /// The calls without an answer, one counter for each of [`StoreError::KINDS`].
     pub errors: [Counter; StoreError::KINDS.len()],
-    /// The permits of blocks that requests used, and those of blocks that ended before. Each permit is one of them when its block
-    /// has ended.
+    /// The permits of blocks that requests used, and those of blocks that ended before. Each permit is one of them when its
+    /// block has ended.
     pub blocks: [Counter; 2],
 }
 

@@ -22,8 +22,8 @@ pub struct Member {
     pub(super) health: Arc<Health>,
     pub(super) calls: Arc<Calls>,
     pub(super) recent: Recent,
-    /// The connection leads to one of several servers. A call without an answer then concerns the limiters of that server, which
-    /// are decided here, and the breaker stays as it is.
+    /// The connection leads to one of several servers. A call without an answer then concerns the limiters of that server,
+    /// which are decided here, and the breaker stays as it is.
     pub(super) is_one_of_many: bool,
     /// The answers to its heartbeats since the breaker opened; `None` when the last one was not answered in time.
     pub(super) answers: Mutex<Option<Answers>>,

@@ -73,8 +73,8 @@ impl Pauses {
             let KnownPause { until, status, version, is_told, .. } =
                 self.get(&check.key).filter(|known| check.enforce && at < known.until)?;
             let is_lost = version <= asked.0;
-            // The store's clock decides on the last 100 ms, which is how well the end is known here, once it knows of the pause.
-            // A decision that is older would have said that the limiter is paused.
+            // The store's clock decides on the last 100 ms, which is how well the end is known here, once it knows of the
+            // pause. A decision that is older would have said that the limiter is paused.
             let is_last = || until.saturating_duration_since(decided) <= KNOWN_WITHIN;
             let is_true = is_lost && (is_behind || is_told && is_last());
             (!is_true).then_some(Covering { index, until, status, is_lost, is_held: false })
@@ -103,8 +103,8 @@ impl Pauses {
         }
     }
 
-    /// Whether the store may have ended a pause without a message that reached this process. It has lost no states since then, so
-    /// it was an operator.
+    /// Whether the store may have ended a pause without a message that reached this process. It has lost no states since
+    /// then, so it was an operator.
     fn may_be_ended(&self, known: KnownPause) -> bool {
         let is_unheard = known.version <= self.unheard.load(SeqCst);
         known.is_told && is_unheard && known.version > self.lost.load(SeqCst)

@@ -89,8 +89,8 @@ impl ScriptCall<'_> {
         (numbers.numbers.len() == 0 && agreed).then_some((replies, epoch))
     }
 
-    /// Reads the state of each group's bucket before the call, and the decision about each block and window; `None` for one that was
-    /// decided entry by entry.
+    /// Reads the state of each group's bucket before the call, and the decision about each block and window; `None` for one
+    /// that was decided entry by entry.
     fn read_plain(&self, numbers: &mut Numbers<'_>) -> Option<PlainReply> {
         let plain = &self.plain;
         if plain.groups.is_empty() && plain.windows.is_empty() && plain.blocks.is_empty() {

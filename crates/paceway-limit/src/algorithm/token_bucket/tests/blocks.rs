@@ -141,8 +141,8 @@ proptest! {
         prop_assert!(obeys(rule, &mut used), "{used:?}");
     }
 
-    /// A request returns permits after a block was taken, so that the line moves back. The permits of the block are used as late
-    /// as they can be, and at the same instant all others that are there.
+    /// A request returns permits after a block was taken, so that the line moves back. The permits of the block are used as
+    /// late as they can be, and at the same instant all others that are there.
     #[test]
     fn a_line_that_moves_back_moves_no_permit_that_is_held(
         (rule, cost, requests) in (any(), 2..9i64, 2..9i64),
