@@ -13,7 +13,7 @@ use crate::{
     limit::duration,
     live::{Live, ReloadError},
     log::{Permit, Throttle},
-    store::{LimiterHold, NoteChange, StoreAdmin, StoreError},
+    store::{LimiterHold, Note, NoteChange, StoreAdmin, StoreError},
 };
 use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
@@ -125,19 +125,19 @@ impl Overrides {
         }
     }
 
-    /// Reads the table. A store that has lost it gets it back.
+    /// Reads the table. A store that has lost it, or its last changes, gets it back.
     async fn read(&self) -> Result<(), StoreError> {
         let mut note = self.store.exchange(self.key.clone(), None).await?;
-        let lost = self.known.lock().left().filter(|_| note.text.is_none());
-        if let Some(mut table) = lost {
-            // The clock of the store may be another one.
-            let shift = note.now - self.known.lock().now();
-            let all = table.limiters.values_mut().chain(&mut table.limiting);
-            all.for_each(|own| own.until += shift);
-            let change = NoteChange { expected: None, text: table.text().into() };
+        for _ in 0..ATTEMPTS {
+            let lost = self.known.lock().later_than(&note);
+            let Some(table) = lost else {
+                self.learn(note.text, note.now);
+                break;
+            };
+            // Another gateway may be about to do the same.
+            let change = NoteChange { expected: note.text, text: table.text().into() };
             note = self.store.exchange(self.key.clone(), Some(change)).await?;
         }
-        self.learn(note.text, note.now);
         Ok(())
     }
 
@@ -207,8 +207,9 @@ impl Overrides {
         let mut note = self.ask(None).await?;
         for _ in 0..ATTEMPTS {
             let text = note.text.as_deref().unwrap_or("{}");
-            let table = OverrideTable::parse(text).ok_or(OverrideError::Unreadable)?;
-            let mut table = table.without_ended(note.now);
+            let lost = self.known.lock().later_than(&note);
+            let table = lost.or_else(|| OverrideTable::parse(text));
+            let mut table = table.ok_or(OverrideError::Unreadable)?.without_ended(note.now);
             let new = new.clone().map(|(new, span)| {
                 let until = note.now.saturating_add(whole(span));
                 Override { until, ..new }
@@ -229,6 +230,8 @@ impl Overrides {
                     Err(error) => return Err(OverrideError::Invalid(error.to_string())),
                 }
             }
+            // Later than any version that a gateway knows which did not hear of this change.
+            table.version = note.now.max(table.version.saturating_add(1));
             let text: Arc<str> = table.text().into();
             let change = NoteChange { expected: note.text, text: text.clone() };
             note = self.ask(Some(change)).await?;
@@ -243,7 +246,7 @@ impl Overrides {
         Err(OverrideError::Contended)
     }
 
-    async fn ask(&self, change: Option<NoteChange>) -> Result<crate::store::Note, StoreError> {
+    async fn ask(&self, change: Option<NoteChange>) -> Result<Note, StoreError> {
         let asked = self.store.exchange(self.key.clone(), change);
         timeout(PATIENCE, asked).await.unwrap_or(Err(StoreError::Timeout))
     }
@@ -307,6 +310,22 @@ impl KnownTable {
     /// The store's clock now, by ours since the last reading.
     fn now(&self) -> Micros {
         self.now.saturating_add(whole(self.at.elapsed()))
+    }
+
+    /// The table that the store has lost, with ends on its clock: the store has none, or that of a gateway which did not hear of
+    /// the last changes, such as one that was frozen while an override was removed. An empty table says that, too.
+    fn later_than(&self, note: &Note) -> Option<OverrideTable> {
+        let now = self.now();
+        let mut known = self.table.clone().without_ended(now);
+        let is_lost = match note.text.as_deref() {
+            None => !known.is_empty() || known.version > 0,
+            text if text == self.text.as_deref() => false,
+            // A gateway that writes no version may have changed anything.
+            Some(text) => (1..known.version).contains(&OverrideTable::parse(text)?.version),
+        };
+        let all = known.limiters.values_mut().chain(&mut known.limiting);
+        all.for_each(|own| own.until += note.now - now);
+        is_lost.then_some(known)
     }
 
     /// The overrides that have not ended; `None` if there are none.

@@ -11,6 +11,10 @@ pub const MOST_OVERRIDES: usize = 1024;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OverrideTable {
+    /// The instant of its last change, in µs on the store's clock; later in each version than in the one before. 0 in a table
+    /// of a gateway that writes none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub version: Micros,
     /// The override of `limiting`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limiting: Option<Override>,
@@ -156,6 +160,10 @@ impl Rates {
 
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+fn is_zero(value: &Micros) -> bool {
+    *value == 0
 }
 
 #[cfg(test)]

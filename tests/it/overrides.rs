@@ -161,6 +161,45 @@ async fn an_override_holds_for_the_fleet_through_kills_and_outages() {
     assert_eq!((line("an override takes effect"), line("an override has ended")), (5, 3));
 }
 
+/// The frozen gateway writes the table that it knows into a store that has lost it, before the others do.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removed_override_does_not_come_back_from_a_gateway_that_was_frozen() {
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let yaml = config(&format!("{{ url: \"{}\", timeout: 2s }}", redis.url()), &upstream);
+    let (first, second) = (Gateway::start(&yaml).await, Gateway::start(&yaml).await);
+    let frozen = Gateway::start(&yaml).await;
+    for name in ["a", "keyed"] {
+        let rate = json!({ "rate": "5/s", "for": "1h", "reason": "vendor asked" });
+        put(&first, &format!("/limiters/{name}/override"), rate).await;
+        all_show(&[&first, &second, &frozen], name, |limiter| limiter["rate"] == "5/s").await;
+    }
+    frozen.signal("STOP");
+    delete(&first, "/limiters/a/override").await;
+    all_show(&[&first, &second], "a", |limiter| limiter["override"].is_null()).await;
+    first.signal("STOP");
+    second.signal("STOP");
+    redis.command(&["FLUSHALL"]);
+    frozen.signal("CONT");
+    eventually("the frozen gateway writes what it knows", async || {
+        redis.keys().iter().any(|key| key == "paceway:overrides").then_some(())
+    })
+    .await;
+    first.signal("CONT");
+    second.signal("CONT");
+    let all = [&frozen, &first, &second];
+    all_show(&all, "a", |limiter| limiter["override"].is_null()).await;
+    // The other override stays, and so does a store that the others have written first.
+    all_show(&all, "keyed", |limiter| limiter["rate"] == "5/s").await;
+    redis.command(&["FLUSHALL"]);
+    eventually("the table is there again", async || {
+        redis.keys().iter().any(|key| key == "paceway:overrides").then_some(())
+    })
+    .await;
+    let fresh = Gateway::start(&yaml).await;
+    assert_eq!(fresh.limiter("a").await["override"], Value::Null);
+    assert_eq!(fresh.limiter("keyed").await["rate"], "5/s");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_override_ends_by_itself_and_replaces_only_what_it_names() {
     let upstream = Upstream::ok().await;
