@@ -37,7 +37,7 @@ pub struct LimiterConfig {
     /// Its behaviour after the store has lost states, or may have.
     pub on_loss: OnLoss,
     /// The hash tag of its keys. Limiters that some request uses together have one tag in a Redis Cluster, where they need
-    /// one slot for one call, and in memory, where they need one lock. On a single Redis server it is the limiter's name.
+    /// one slot for one call. With any other store it is the limiter's name.
     pub group: String,
     /// Whether each key has its own hash tag, so that a Cluster spreads the keys. Only for a limiter that is alone in its
     /// group.

@@ -218,25 +218,22 @@ impl Config {
         )
     }
 
-    /// Groups the limiters that some route uses together. A group has the first name of its limiters in the alphabet. A limiter
-    /// with a key that is alone in its group is spread over a Cluster.
+    /// Groups the limiters that some route uses together, for a Redis Cluster. A group has the first name of its limiters in
+    /// the alphabet. A limiter with a key that is alone in its group is spread over the Cluster.
     ///
-    /// A single Redis server needs no common hash tag, so each limiter there is its own group. Its keys then stay the same when
-    /// routes are added, also while gateways with the old and the new routes run side by side.
+    /// Every other store decides on any keys together, so each limiter there is its own group. Its keys then stay the same
+    /// when routes are added, also while gateways with the old and the new routes run side by side.
     pub(crate) fn group_limiters(&mut self) {
-        if let StoreConfig::Redis { url, .. } = &self.store
-            && !url.is_cluster()
-        {
+        let is_cluster = matches!(&self.store, StoreConfig::Redis { url, .. } if url.is_cluster());
+        if !is_cluster {
             for limiter in &mut self.limiters {
                 limiter.group = limiter.name.clone();
+                limiter.spread = false;
             }
             return;
         }
         let mut leader: Vec<usize> = (0..self.limiters.len()).collect();
-        // In memory a limiter keeps its states when a reload adds others that programs may name together with it.
-        let is_memory = self.store == StoreConfig::Memory;
-        let grouped = |route: &&Route| !(is_memory && route.is_of_decisions());
-        for route in self.routes.iter().filter(grouped) {
+        for route in &self.routes {
             let Some(first) = route.limiters.first() else { continue };
             for charge in &route.limiters {
                 let (a, b) = (leader[first.limiter], leader[charge.limiter]);

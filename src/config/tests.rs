@@ -64,8 +64,8 @@ fn the_first_config_of_the_documentation_is_whole() {
     assert_eq!(config.routes[0].max_wait, Duration::from_secs(2));
     assert_eq!(config.routes[0].max_wait_cap, Duration::from_secs(2));
     assert_eq!(config.routes[0].max_waiting, 10_000);
-    // Used together, hence one group, named after its first.
-    assert_eq!(config.limiters[1].group, "account");
+    // Only a Cluster needs one tag for limiters that are used together.
+    assert_eq!(config.limiters[1].group, "search");
 }
 
 #[test]

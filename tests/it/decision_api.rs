@@ -77,6 +77,36 @@ async fn a_call_gets_the_permits_of_all_its_limiters_or_of_none() {
     assert_eq!((&line["service"], &line["route"]), (&json!("decisions"), &json!("decisions")));
 }
 
+/// The store in memory locked the part of the first limiter for all of them, so that each of the others had a state in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limiter_has_one_state_whatever_a_call_names_before_it() {
+    let (gateway, address) = service(", max_wait: 1min").await;
+    // Each shop is in a part of its own.
+    let with = |shop: u32, limiter: &str, wait: u64| {
+        let first = json!({ "limiter": "shop", "key": format!("shop{shop}") });
+        let limiters = [first, json!({ "limiter": limiter })];
+        json!({ "limiters": limiters, "wait": wait > 0, "max_wait_ms": wait })
+    };
+    let mut held = Vec::new();
+    for (limiter, most) in [("few", 1), ("slow", 1)] {
+        for shop in 0..30 {
+            let said = acquire(address, with(shop, limiter, 0)).await;
+            held.extend((said["limited"] == false).then_some(said));
+        }
+        let alone = take(address, limiter, 1).await;
+        assert_eq!((held.len(), &alone["limited"]), (most, &json!(true)), "{limiter}: {alone}");
+        if limiter == "few" {
+            let permit = json!({ "limiter": "few", "lease": held[0]["lease"] });
+            let wait = tokio::spawn(async move { acquire(address, with(40, "few", 50_000)).await });
+            gateway.until_waiting("decisions", 1).await;
+            assert_eq!(post(address, "/v1/release", &permit).await.json()["released"], true);
+            // It waited for the end of the lease, an hour.
+            assert_eq!(wait.await.expect("a task")["limited"], false);
+        }
+        held.clear();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn twenty_calls_at_once_wait_for_their_slots() {
     let (gateway, address) = service("").await;

@@ -1,21 +1,18 @@
 //! Tests the names of the states of limiters.
 
-use super::{
-    limiters::{limiter, with},
-    parse,
-};
+use super::{limiters::limiter, parse};
 use crate::config::LimiterConfig;
 use std::collections::HashSet;
 
 #[test]
-fn limiters_of_one_request_have_one_tag_and_lone_keyed_ones_many() {
+fn in_a_cluster_limiters_of_one_request_have_one_tag_and_lone_keyed_ones_many() {
     let key = "key: '{client_ip}'";
-    let config = with(
-        &format!(
-            "c: {{ rate: [3/s, 20/min], {key} }}, b: 5/s, z: {{ rate: 5/s, {key} }}, lone: 5/s"
-        ),
-        &["limiters: [c, b]", "limiters: [z]", "limiters: [lone]"],
-    );
+    let config = parse(&format!(
+        "upstream: http://a\nstore: redis-cluster://r\nlimiters: {{ c: {{ rate: [3/s, 20/min], {key} }}, b: 5/s, z: \
+         {{ rate: 5/s, {key} }}, lone: 5/s }}\nroutes:\n- {{ suffix: /1, limiters: [c, b] }}\n\
+         - {{ suffix: /2, limiters: [z] }}\n- {{ suffix: /3, limiters: [lone] }}\n"
+    ))
+    .expect("a config");
     let [c, b, z, lone] = &*config.limiters else { panic!("not four") };
     let plain = |limiter: &LimiterConfig, part, filled| {
         limiter.state_names("p", Some("i1"), part).of(filled)
@@ -34,9 +31,9 @@ fn limiters_of_one_request_have_one_tag_and_lone_keyed_ones_many() {
     assert_eq!(tags.len(), 64);
 }
 
-/// A rolling deployment that adds a route must find the states of the gateways before it.
+/// A rolling deployment that adds a route must find the states of the gateways before it, and so must a reload.
 #[test]
-fn on_one_server_the_keys_of_a_limiter_do_not_depend_on_routes() {
+fn outside_of_a_cluster_the_keys_of_a_limiter_do_not_depend_on_routes() {
     let names = |store: &str, routes: &str| {
         let config = parse(&format!(
             "upstream: http://a\nstore: {store}\nlimiters: {{ a: 5/s, b: {{ rate: [3/s, 20/min], key: \
@@ -49,13 +46,16 @@ fn on_one_server_the_keys_of_a_limiter_do_not_depend_on_routes() {
         [of(a, 0, None), of(b, 0, Some("::1")), of(b, 1, Some("::1"))]
     };
     const BOTH: &str = "- { suffix: /both, limiters: [b, a] }\n";
-    for store in ["redis://r", "redis-sentinel://r/m", "unix:/r"] {
+    for store in ["memory", "redis://r", "redis-sentinel://r/m", "unix:/r"] {
         let alone = names(store, "");
         assert_eq!(alone, ["p:{a}:T:a", "p:{b}:T:b:::1", "p:{b}:T:b/1:::1"]);
         assert_eq!(names(store, BOTH), alone);
     }
     // The nodes of a Cluster decide only on what has one hash tag.
-    assert_eq!(names("redis-cluster://r", BOTH), ["p:{a}:T:a", "p:{a}:T:b:::1", "p:{a}:T:b/1:::1"]);
+    assert_eq!(
+        names("redis-cluster://r", BOTH),
+        ["p:{a}:T:a", "p:{a}:T:b:::1", "p:{a}:T:b/1:::1"]
+    );
 }
 
 /// A program may name any limiters together. Only a Cluster needs one tag for them, and a reload that adds a limiter renames

@@ -21,8 +21,9 @@ impl MemoryStore {
         ask: BlockAsk,
     ) -> Reply {
         let check = &checks[0];
-        let mut shard = self.shard(&check.key).lock();
-        let mut opened = self.open(&mut shard, check, now);
+        let print = self.print(&check.key);
+        let mut shard = self.lock(print);
+        let mut opened = self.open(&mut shard, check, print, now);
         let (enforce, cost) = (check.enforce, check.cost);
         let gate = opened.gate.as_deref_mut();
         let want = Want { open: &mut opened.open, cost, enforce, gate };
@@ -60,7 +61,8 @@ impl MemoryStore {
             };
             return self.change(now, check, forget).0;
         }
-        let (mut shard, print) = (self.shard(&check.key).lock(), self.print(&check.key));
+        let print = self.print(&check.key);
+        let mut shard = self.lock(print);
         let before = shard.len();
         let was_paused = shard.remove_gate(print);
         let (gone, is_kept) = self.vacate(&mut shard, print, check, now);
@@ -75,8 +77,9 @@ impl MemoryStore {
         check: &Check,
         change: impl FnOnce(&mut OpenedState) -> bool,
     ) -> (bool, bool) {
-        let mut shard = self.shard(&check.key).lock();
-        let mut opened = self.open(&mut shard, check, now);
+        let print = self.print(&check.key);
+        let mut shard = self.lock(print);
+        let mut opened = self.open(&mut shard, check, print, now);
         let changed = change(&mut opened);
         let called = self.put(&mut shard, check, opened, changed, now);
         drop(shard);
@@ -87,8 +90,9 @@ impl MemoryStore {
 
     /// Returns the level of a limiter, and changes nothing.
     pub(super) fn look_at(&self, now: Micros, check: &Check) -> Level {
-        let mut shard = self.shard(&check.key).lock();
-        let opened = self.open(&mut shard, check, now);
+        let print = self.print(&check.key);
+        let mut shard = self.lock(print);
+        let opened = self.open(&mut shard, check, print, now);
         let level = opened.level();
         let called = self.put(&mut shard, check, opened, false, now);
         drop(shard);
@@ -113,8 +117,9 @@ impl MemoryStore {
     /// Pauses a limiter, and returns its level.
     pub(super) fn pause_at(&self, now: Micros, check: &Check, pause: Pause) -> Level {
         let gate = Gate::new(now, pause.span, pause.status);
-        let mut shard = self.shard(&check.key).lock();
-        let mut opened = self.open(&mut shard, check, now);
+        let print = self.print(&check.key);
+        let mut shard = self.lock(print);
+        let mut opened = self.open(&mut shard, check, print, now);
         if let Some(leases) = opened.open.leases() {
             leases.pause(gate);
         } else {

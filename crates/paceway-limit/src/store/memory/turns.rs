@@ -31,14 +31,15 @@ impl MemoryStore {
         budget: Micros,
         ticket: Ticket,
     ) -> Decision {
-        let mut shard = self.shard(&checks[q].key).lock();
+        let mut shards = self.lock_all(checks);
         let mut opened: SmallVec<[OpenedState; 2]> = SmallVec::new();
-        for check in checks.iter() {
-            opened.push(self.open(&mut shard, check, now));
+        for (i, check) in checks.iter().enumerate() {
+            let print = shards.print(i);
+            opened.push(self.open(shards.of(i), check, print, now));
         }
         let print = opened[q].print;
         let lost = self.loss(&checks[q]).map_or(0, |loss| loss.at);
-        let kept = shard.queues.remove(&print).filter(|queue| queue.born() >= lost);
+        let kept = shards.of(q).queues.remove(&print).filter(|queue| queue.born() >= lost);
         let mut queue = kept.unwrap_or_else(|| Box::new(Queue::new(now.max(lost))));
         let gates = checks.iter().zip(&opened).filter(|(check, _)| is_rate(check));
         let ends = gates.filter_map(|(_, opened)| Some(opened.gate.as_ref()?.gate().until));
@@ -81,10 +82,10 @@ impl MemoryStore {
         let mut called = Vec::new();
         for (i, (check, opened)) in checks.iter().zip(opened).enumerate() {
             let taken = taken.get(i).copied().unwrap_or_default() || changed && i == q;
-            called.append(&mut self.put(&mut shard, check, opened, taken, now));
+            called.append(&mut self.put(shards.of(i), check, opened, taken, now));
         }
-        keep(&mut shard, print, queue);
-        drop(shard);
+        keep(shards.of(q), print, queue);
+        drop(shards);
         self.call(called);
         self.apply(now, checks, effects);
         decision
@@ -142,18 +143,20 @@ impl MemoryStore {
 
     /// The end of the pauses of the limiters whose permits a waiting request has; 0 if none was paused lately.
     fn closed_until(&self, now: Micros, checks: &Checks) -> Micros {
-        let mut shard = self.shard(&checks[0].key).lock();
         let rates = checks.iter().filter(|check| is_rate(check));
-        let gates = rates
-            .filter_map(|check| shard.open_gate(self.print(&check.key), &check.algorithm, now));
+        let gates = rates.filter_map(|check| {
+            let print = self.print(&check.key);
+            self.lock(print).open_gate(print, &check.algorithm, now)
+        });
         gates.map(|gate| gate.gate().until).max().unwrap_or(0)
     }
 
     /// Gives free permits to the requests that wait for the last slots.
     fn fill(&self, now: Micros, check: &Check) {
         let mut effects = Effects::default();
-        let mut shard = self.shard(&check.key).lock();
-        let mut opened = self.open(&mut shard, check, now);
+        let print = self.print(&check.key);
+        let mut shard = self.lock(print);
+        let mut opened = self.open(&mut shard, check, print, now);
         let print = opened.print;
         let mut changed = false;
         if let Some(mut queue) = shard.queues.remove(&print) {
@@ -180,9 +183,10 @@ impl MemoryStore {
 
     /// Reads the turns at a concurrency limiter; `None` if no request waits there.
     fn in_waiters<T>(&self, check: &Check, read: impl Fn(&Turns) -> T) -> Option<T> {
-        let shard = self.shard(&check.key).lock();
+        let own = self.print(&check.key);
+        let shard = self.lock(own);
         let shared = check.overflow.as_ref().map(|shared| self.print(shared));
-        let mut prints = [Some(self.print(&check.key)), shared].into_iter().flatten();
+        let mut prints = [Some(own), shared].into_iter().flatten();
         prints.find_map(|print| match shard.kept(print)? {
             State::Concurrency(state) => state.turns().map(&read),
             _ => None,
@@ -191,8 +195,8 @@ impl MemoryStore {
 
     /// Works on the queue of a limiter; `None` if no request waits there.
     fn in_queue<T>(&self, check: &Check, work: impl FnOnce(&mut Queue) -> T) -> Option<T> {
-        let mut shard = self.shard(&check.key).lock();
         let own = self.print(&check.key);
+        let mut shard = self.lock(own);
         let shared = check.overflow.as_ref().map(|shared| self.print(shared));
         let has = |print: &Print| shard.queues.contains_key(print);
         let print = Some(own).filter(has).or(shared.filter(has))?;

@@ -19,18 +19,19 @@ use std::sync::atomic::Ordering::Relaxed;
 // === impl MemoryStore ===
 
 impl MemoryStore {
-    /// Grants a request now. `None`, and nothing is changed, where [`reserve::decide`](crate::algorithm::reserve::decide)
+    /// Grants a request now, whose key has this `print`. `None`, and nothing is changed, where [`reserve::decide`](crate::algorithm::reserve::decide)
     /// has more to do: most requests are granted here, with half of its instructions.
     #[inline]
     pub(in crate::store::memory) fn grant_now(
         &self,
         shard: &mut Shard,
         check: &Check,
+        print: Print,
         now: Micros,
     ) -> Option<Reserved> {
         match &check.algorithm {
             Algorithm::TokenBucket(rule) if self.shared.lost.load(Relaxed) == 0 => {
-                shard.grant_now(self.print(&check.key), *rule, check.cost, now)
+                shard.grant_now(print, *rule, check.cost, now)
             }
             _ => None,
         }
