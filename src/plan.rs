@@ -13,6 +13,7 @@ mod recent;
 mod route_policy;
 mod service_counts;
 mod streaks;
+mod taken_permits;
 mod totals;
 mod waiting;
 
@@ -25,9 +26,10 @@ pub use limiter_plan::LimiterPlan;
 pub use recent::{MOST_RECENT, RecentReason, RecentRequest, RecentRequests};
 pub(crate) use redact::Redactor;
 pub(crate) use remainders::{Consequence, HeardRemainder, Remainders};
-pub(crate) use route_policy::RoutePolicy;
+pub(crate) use route_policy::{RoutePolicy, Unpayable};
 pub(crate) use service_counts::ServiceCounts;
 pub(crate) use streaks::RefusalStreaks;
+pub(crate) use taken_permits::TakenPermits;
 pub use totals::{ExchangeTotals, ROUTE_KINDS, UPSTREAM_KINDS};
 pub(crate) use waiting::{Waiting, WaitingCounts};
 
@@ -85,6 +87,8 @@ pub struct Plan {
     pub recent: Arc<RecentRequests>,
     /// The reservations that programs may still refund or settle. Plans that follow each other share them.
     pub(crate) kept_reservations: Arc<KeptReservations>,
+    /// The permits that descriptors of Envoy may give back.
+    pub(crate) taken_permits: Arc<TakenPermits>,
     /// Begins traces of requests; `None` if none are traced.
     pub(crate) tracer: Option<Arc<Tracer>>,
     /// The part of the names of states that no other gateway has. Each start has another one.
@@ -162,6 +166,7 @@ impl Plan {
             redactor: access_log.then(|| Redactor::new(&config.redact)),
             route_names: config.routes.iter().map(|route| route.name.as_str().into()).collect(),
             recent: before.map(|before| before.recent.clone()).unwrap_or_default(),
+            taken_permits: before.map(|before| before.taken_permits.clone()).unwrap_or_default(),
             kept_reservations: before
                 .map(|before| before.kept_reservations.clone())
                 .unwrap_or_default(),

@@ -272,7 +272,8 @@ impl AutoLimit {
     /// Decides with `margin` from now on.
     pub(crate) fn set_margin(&self, margin: Micros) {
         let with_margin = |(rule, rate): &(Algorithm, Rate)| {
-            let (count, period) = (i64::try_from(rate.count).ok()?, micros(rate.period));
+            let count = i64::try_from(rate.count).ok()?;
+            let period = i64::try_from(rate.period.as_micros()).ok()?;
             match rule {
                 Algorithm::SlidingWindow(_) => {
                     SlidingWindow::new(count, period, margin).map(Algorithm::SlidingWindow)

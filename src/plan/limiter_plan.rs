@@ -2,7 +2,7 @@
 
 use super::{auto_limit::AutoLimit, previous::Previous};
 use crate::{
-    algorithm::{Algorithm, Micros, auto_rate::nanohertz, fair::Priority},
+    algorithm::{Algorithm, Micros, fair::Priority},
     answer::{Policy, Quota},
     config::{self, Config, Mode, Rate},
     key::{Parts, StateNames},
@@ -129,21 +129,17 @@ impl LimiterPlan {
     }
 
     /// The checks of `cost` permits at another rate, as a descriptor of Envoy may name it. They have states of their own, so
-    /// that no rate counts what another one granted. `None` for an algorithm whose rate is part of its windows.
+    /// that no rate counts what another one granted. A rate that a rule cannot count leaves the rule as it is.
     #[cold]
-    pub(crate) fn checks_at(
-        &self,
-        rate: Rate,
-        filled: Option<&str>,
-        cost: i64,
-    ) -> Option<Vec<Check>> {
+    pub(crate) fn checks_at(&self, rate: Rate, filled: Option<&str>, cost: i64) -> Vec<Check> {
         let filled = format!("{}@{rate}", filled.unwrap_or_default());
-        let per_second = nanohertz(i64::try_from(rate.count).ok()?, micros(rate.period));
+        let count = i64::try_from(rate.count).unwrap_or(i64::MAX);
+        let period = i64::try_from(rate.period.as_micros()).unwrap_or(i64::MAX);
         let Demand { wait, cost: most, .. } = self.demand;
         let at = |check: Check| {
-            let algorithm = check.algorithm.at_rate(per_second, most)?;
+            let algorithm = check.algorithm.with_rate(count, period).unwrap_or(check.algorithm);
             let blocks = self.demand.leaves_blocks(&self.limiter, &algorithm);
-            Some(Check { algorithm, horizon: algorithm.horizon(wait, most), blocks, ..check })
+            Check { algorithm, horizon: algorithm.horizon(wait, most), blocks, ..check }
         };
         self.checks(Some(&filled), cost).map(at).collect()
     }

@@ -46,6 +46,13 @@ pub(crate) struct RoutePolicy {
     pub(crate) tells_quota: bool,
 }
 
+/// A limiter that can never give what is asked for, and why.
+pub(crate) struct Unpayable {
+    /// The index of the limiter; `None` where every limiter refuses.
+    pub(crate) limiter: Option<usize>,
+    pub(crate) why: String,
+}
+
 /// The settings by which two routes are compared: routes with equal keys share a policy.
 #[derive(PartialEq, Eq, Hash)]
 struct PolicyKey<'a> {
@@ -181,7 +188,8 @@ impl RoutePolicy {
         if self.charges.is_empty() {
             return Ok(None);
         }
-        self.checks_of(limiters, priority, &parts(), (1, None))
+        let checks = self.checks_of(limiters, priority, &parts(), (1, None));
+        checks.map_err(|unpayable| unpayable.why)
     }
 
     /// Makes the checks of a descriptor of Envoy that is about `hits` requests, at a `rate` of its own if it names one, as
@@ -189,14 +197,14 @@ impl RoutePolicy {
     ///
     /// # Errors
     ///
-    /// As [`Self::checks`].
+    /// The limiter that can never give what the descriptor asks for.
     #[cold]
     pub(crate) fn descriptor_checks(
         &self,
         limiters: &[LimiterPlan],
         parts: &Parts<'_>,
         (hits, rate): (u64, Option<Rate>),
-    ) -> Result<Option<(Checks, &Self)>, String> {
+    ) -> Result<Option<(Checks, &Self)>, Unpayable> {
         if hits == 0 {
             return Ok(None);
         }
@@ -212,20 +220,15 @@ impl RoutePolicy {
         priority: Priority,
         parts: &Parts<'_>,
         (hits, rate): (i64, Option<Rate>),
-    ) -> Result<Option<(Checks, &Self)>, String> {
+    ) -> Result<Option<(Checks, &Self)>, Unpayable> {
         let (mut checks, mut zeroes) = (Vec::with_capacity(self.owners.len()), 0);
         for (i, Charge { limiter, cost }) in self.charges.iter().enumerate() {
             let plan = &limiters[*limiter];
             let (own, has_rates) = (&plan.limiter, !plan.limiter.rates.is_empty());
-            let mut cost = cost.of(parts, own.capacity(), &own.name)?;
-            if hits > 1 && has_rates {
-                let (most, name) = (own.capacity(), &own.name);
+            let unpayable = |why| Unpayable { limiter: Some(*limiter), why };
+            let mut cost = cost.of(parts, own.capacity(), &own.name).map_err(unpayable)?;
+            if has_rates {
                 cost = cost.saturating_mul(hits);
-                if cost > most {
-                    return Err(format!(
-                        "`{name}` never gives {cost} permits at once; the most is {most}"
-                    ));
-                }
             }
             if cost == 0 {
                 zeroes |= 1 << i;
@@ -236,13 +239,18 @@ impl RoutePolicy {
             let (filled, asked) = (filled.as_deref(), checks.len());
             match rate.filter(|_| has_rates) {
                 None => checks.extend(plan.checks(filled, cost)),
-                Some(rate) => checks.extend(plan.checks_at(rate, filled, cost).ok_or_else(|| {
-                    format!(
-                        "`{}` cannot be asked at another rate, as `limit` of the descriptor says; a token_bucket, a \
-                         leaky_bucket and a sliding_window can",
-                        own.name
-                    )
-                })?),
+                Some(rate) => checks.extend(plan.checks_at(rate, filled, cost)),
+            }
+            let is_known = hits == 1 && rate.is_none();
+            let over = |check: &&Check| check.cost > check.algorithm.capacity();
+            if let Some(check) =
+                checks[asked..].iter().find(over).filter(|_| !is_known && has_rates)
+            {
+                let most = check.algorithm.capacity();
+                let name = &own.name;
+                return Err(unpayable(format!(
+                    "`{name}` never gives {cost} permits at once; the most is {most}"
+                )));
             }
             if own.has_turns {
                 plan.take_turns(&mut checks[asked..], priority, parts);
@@ -304,6 +312,11 @@ impl RoutePolicy {
                 }
             }
         }
+    }
+
+    /// Whether any limiter counts its requests now.
+    pub(crate) fn has_limiters(&self) -> bool {
+        !self.charges.is_empty()
     }
 
     /// The index of the limiter that a check belongs to.

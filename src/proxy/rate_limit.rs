@@ -11,11 +11,13 @@ use super::{
     unary::{AddedHeader, UnaryMethod, answered, text},
 };
 use crate::{
+    algorithm::Grant,
     answer::{Failure, Policy, Quota, grpc},
-    config::{DescriptorRule, Service, ServiceListener},
+    config::{DescriptorRule, Rate, Service, ServiceListener},
     key::{Descriptor, Parts},
     limit::{self, AlwaysReady, Reservation},
-    plan::WorkerCounters,
+    plan::{RoutePolicy, Unpayable, WorkerCounters},
+    store::Check,
     upstream::{Upload, headers::HeaderFlags},
 };
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -114,7 +116,7 @@ impl Proxy {
             for (mut record, reservation) in granted {
                 record.sent();
                 record.answered(StatusCode::OK);
-                let left = reservation.map(Reservation::leave).unwrap_or_default();
+                let left = reservation.map(|own| self.hand_over(own)).unwrap_or_default();
                 let leases = left.iter().filter_map(|(check, grant)| self.lease(check, *grant));
                 answer.request_headers_to_add.extend(leases.filter_map(|lease| {
                     Some(AddedHeader { key: "paceway-lease".into(), value: text(&lease)? })
@@ -123,6 +125,45 @@ impl Proxy {
         }
         // The permits of the others are refunded when one is refused.
         Ok(answer)
+    }
+
+    /// Uses permits that Envoy may give back, except concurrency permits, which it returns.
+    fn hand_over(&self, mut reservation: Reservation) -> Vec<(Check, Grant)> {
+        let left = reservation.hand_over();
+        let rates = 0..reservation.checks().len();
+        rates
+            .filter_map(|i| reservation.settlement(i))
+            .for_each(|own| self.0.plan.taken_permits.keep(own));
+        left
+    }
+
+    /// Gives back what earlier descriptors took of the same buckets.
+    fn give_back(
+        &self,
+        policy: &RoutePolicy,
+        parts: &Parts<'_>,
+        hits: u64,
+        rate: Option<Rate>,
+    ) -> Result<(), Unpayable> {
+        let plan = &*self.0.plan;
+        let checks = policy.descriptor_checks(&plan.limiters, parts, (hits.min(1), rate))?;
+        let hits = i64::try_from(hits).unwrap_or(i64::MAX);
+        for check in checks.iter().flat_map(|(checks, _)| checks.iter()) {
+            plan.taken_permits.give_back(&check.key, check.cost.saturating_mul(hits));
+        }
+        Ok(())
+    }
+
+    /// Answers a descriptor whose hits no limiter ever gives. An error would let the request pass in Envoy.
+    fn never(&self, record: &mut Record<'_>, unpayable: Unpayable, rate: Option<Rate>) -> Decided {
+        let Unpayable { limiter, why } = unpayable;
+        record.refusal(&Failure::BadRequest(why.into()), true);
+        let policy = limiter.map(|limiter| {
+            let policy = self.0.plan.limiters[limiter].policy(0);
+            Policy { quota: rate.map_or(policy.quota, Quota::Rate), ..policy }
+        });
+        let status = status(RateLimitCode::OverLimit, policy.as_ref(), 0, Duration::ZERO);
+        Decided { status, reservation: None, refusal: Some(HeaderMap::new()) }
     }
 
     /// Decides one descriptor, and waits for its slot.
@@ -148,19 +189,31 @@ impl Proxy {
             template: None,
             descriptor: Some(Descriptor(&pairs)),
         };
+        let nothing = || Decided {
+            status: DescriptorStatus { code: RateLimitCode::Ok.into(), ..Default::default() },
+            reservation: None,
+            refusal: None,
+        };
         let rate = match &descriptor.limit {
-            None => None,
-            Some(own) => Some(own.rate().ok_or(Failure::BadRequest(
-                "`limit` of a descriptor is no rate in a second, minute, hour or day".into(),
-            ))?),
+            Some(own) if policy.has_limiters() => match own.rate() {
+                Some(rate) => Some(rate),
+                None => {
+                    let why = "`limit` of a descriptor allows no request in a unit of time".into();
+                    return Ok(self.never(record, Unpayable { limiter: None, why }, None));
+                }
+            },
+            _ => None,
         };
         let own_quota = |quota| rate.map_or(quota, Quota::Rate);
-        let checks = policy.descriptor_checks(&plan.limiters, &parts, (hits, rate));
-        let checks = checks.map_err(|why| Failure::BadRequest(why.into()))?;
-        let Some((checks, policy)) = checks else {
-            let code = RateLimitCode::Ok.into();
-            let status = DescriptorStatus { code, ..DescriptorStatus::default() };
-            return Ok(Decided { status, reservation: None, refusal: None });
+        if descriptor.is_negative_hits {
+            let given = self.give_back(policy, &parts, hits, rate);
+            return Ok(given.map_or_else(|why| self.never(record, why, rate), |()| nothing()));
+        }
+        let (checks, policy) = match policy.descriptor_checks(&plan.limiters, &parts, (hits, rate))
+        {
+            Ok(Some(checks)) => checks,
+            Ok(None) => return Ok(nothing()),
+            Err(why) => return Ok(self.never(record, why, rate)),
         };
         let budget = budget(policy.max_wait, policy.max_wait_cap, call.headers());
         let paced = {

@@ -2,7 +2,7 @@
 
     envoy_rate_limit.py ADDRESS TIMEOUT COUNT [HITS] KEY=VALUE ...
 
-Sends COUNT calls at once, each with one descriptor of these pairs (with an override of LIMIT requests a minute), and prints a line of JSON for each answer.
+Sends COUNT calls at once, each with one descriptor of these pairs (with an override of LIMIT requests a minute; NEGATIVE: to give the hits back), and prints a line of JSON for each answer.
 """
 
 import json
@@ -23,7 +23,8 @@ METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 def question():
     entries = b"".join(field(1, field(1, k.encode()) + field(2, v.encode())) for k, v in PAIRS)
     limit = b"" if LIMIT is None else field(2, field(1, int(LIMIT)) + field(2, 2))
-    return field(1, b"domain") + field(2, entries + limit) + field(3, HITS)
+    negative = field(4, 1) if "NEGATIVE" in os.environ else b""
+    return field(1, b"domain") + field(2, entries + limit + negative) + field(3, HITS)
 
 
 channel = grpc.insecure_channel(ADDRESS)

@@ -27,6 +27,9 @@ pub(super) struct RateLimitDescriptor {
     /// How many requests this descriptor is about, 0 included; those of the question without it.
     #[prost(message, optional, tag = "3")]
     pub(super) hits_addend: Option<UInt64Value>,
+    /// Whether the hits are given back, and not taken.
+    #[prost(bool, tag = "4")]
+    pub(super) is_negative_hits: bool,
 }
 
 /// One key of a descriptor with its value.
@@ -113,13 +116,17 @@ pub(super) struct ProtoDuration {
 // === impl LimitOverride ===
 
 impl LimitOverride {
-    /// The rate; `None` if it is 0, or in a month or a year, whose lengths differ.
+    /// The rate; `None` if it is 0 or has no unit. The longest month and the longest year count.
     pub(super) fn rate(&self) -> Option<Rate> {
+        const DAY: u64 = 86_400;
         let period = match self.unit {
             1 => 1,
             2 => 60,
             3 => 3_600,
-            4 => 86_400,
+            4 => DAY,
+            5 => 31 * DAY,
+            6 => 366 * DAY,
+            7 => 7 * DAY,
             _ => return None,
         };
         let (count, period) = (self.requests_per_unit.into(), Duration::from_secs(period));
@@ -174,7 +181,10 @@ mod tests {
         let limit = Some(LimitOverride { requests_per_unit: 5, unit: 1 });
         let rate = limit.as_ref().and_then(LimitOverride::rate);
         assert_eq!(rate, Some(Rate { count: 5, period: Duration::from_secs(1) }));
-        let descriptors = vec![RateLimitDescriptor { entries: vec![entry], limit, hits_addend }];
+        let is_negative_hits = false;
+        let entries = vec![entry];
+        let own = RateLimitDescriptor { entries, limit, hits_addend, is_negative_hits };
+        let descriptors = vec![own];
         assert_eq!(asked, RateLimitRequest { descriptors, hits_addend: 2 });
         body.push(0);
         assert_eq!(decode::<RateLimitRequest>(&body), None, "bytes after the message");

@@ -8,7 +8,7 @@
 //! passes the refused one in small steps at first, as CUBIC does (RFC 9438, section 4.1).
 //! `examples/simulate` compares it with fixed rates; `docs/limiting.md` has the figures.
 
-use super::{Algorithm, LeakyBucket, Micros, SlidingWindow, TokenBucket};
+use super::{Algorithm, FixedWindow, LeakyBucket, Micros, SlidingWindow, TokenBucket};
 use std::time::Duration;
 
 /// A rate as the number of permits in 10^9 s: one permit a day is 11,574 of them.
@@ -324,6 +324,26 @@ impl Algorithm {
                 SlidingWindow::new(count, span(count)?, rule.margin()).map(Self::SlidingWindow)
             }
             Self::FixedWindow(_) | Self::WarmUp(_) | Self::Concurrency(_) => None,
+        }
+    }
+
+    /// The same rule with `count` permits in each `period` µs in place of its own rate. The margin, the queue and the warm-up
+    /// stay, and so does a burst that is not above `count`. `None` for a rule without a rate, and for a rate that is beyond
+    /// the arithmetic of the rule.
+    pub fn with_rate(&self, count: i64, period: Micros) -> Option<Self> {
+        match self {
+            Self::TokenBucket(rule) => {
+                TokenBucket::new(count, period, rule.capacity().min(count)).map(Self::TokenBucket)
+            }
+            Self::LeakyBucket(rule) => {
+                LeakyBucket::new(count, period, rule.margin(), rule.queue()).map(Self::LeakyBucket)
+            }
+            Self::SlidingWindow(rule) => {
+                SlidingWindow::new(count, period, rule.margin()).map(Self::SlidingWindow)
+            }
+            Self::FixedWindow(_) => FixedWindow::new(count, period).map(Self::FixedWindow),
+            Self::WarmUp(rule) => rule.with_rate(count, period).map(Self::WarmUp),
+            Self::Concurrency(_) => None,
         }
     }
 }

@@ -103,6 +103,12 @@ impl WarmUp {
         Self { pace, window: warm_up * pace.den, factor }
     }
 
+    /// The rule with another rate, and with the same warm-up.
+    pub(super) fn with_rate(&self, count: i64, period: Micros) -> Option<Self> {
+        let warm_up = self.window / self.pace.den;
+        Self::new(count, period, warm_up, self.factor as f64 / 1000.0)
+    }
+
     /// One gateway's share of the rule, see [`Algorithm::share`](super::Algorithm::share).
     pub(super) fn share(&self, gateways: i64, period: Micros) -> Self {
         if gateways == 1 {

@@ -56,6 +56,23 @@ impl Settlement {
         self.check.cost
     }
 
+    /// Gives back up to `permits` of those that are left, as often as it is called. Returns how many it gave back.
+    pub fn give_back(&mut self, permits: i64) -> i64 {
+        let given = permits.clamp(0, self.check.cost);
+        let left = self.check.cost - given;
+        if given > 0 && self.source != Source::None {
+            self.store.settle(self.source, &self.check, self.part, left);
+            self.store.pauses().openings().opened(&self.check.key, Opening::new(Instant::now()));
+        }
+        self.check.cost = left;
+        given
+    }
+
+    /// The key of the state whose permits these are.
+    pub fn state(&self) -> &Arc<str> {
+        &self.check.key
+    }
+
     /// Settles the permits for a call that cost `true_cost`. It does not wait: a refund that does not reach the store
     /// counts as spent.
     pub fn settle(self, true_cost: i64) -> Settled {
