@@ -40,7 +40,7 @@ use file::Fingerprint;
 use metrics_exporter_prometheus::PrometheusHandle;
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
-use tokio::{runtime::Handle, sync::watch};
+use tokio::{runtime::Handle, sync::watch, time::Instant};
 use tokio_rustls::rustls::ServerConfig;
 
 /// The configuration of a running gateway, shared by the whole process.
@@ -211,6 +211,12 @@ impl Live {
         let clusters = clusters(&config, &changing.sockets, Some(old))?;
         let certificates = self.certificates.of(&config.tls)?;
         let plan = Arc::new(before.next(config));
+        for forgetful in plan.limiters.iter().filter(|plan| plan.forgets) {
+            tracing::warn!(
+                limiter = forgetful.limiter.name,
+                "the limiter has new states: permits that were granted before may be granted again"
+            );
+        }
         let is_known =
             |own: &Arc<Cluster>| changing.clusters.iter().any(|old| Arc::ptr_eq(old, own));
         let opened: Vec<_> = clusters.iter().filter(|own| !is_known(own)).cloned().collect();
@@ -229,6 +235,21 @@ impl Live {
         changing.clusters = clusters;
         self.ledger.retire(before.clone());
         Ok(())
+    }
+
+    /// Makes a plan without the former states of limiters that no permit counts in any more.
+    fn leave_former_states(&self) {
+        let mut changing = self.changing.lock();
+        let before = self.plan();
+        if before.former_until().is_some_and(|until| until <= Instant::now()) {
+            // The parts have made a plan before. An error leaves the states, until the next look.
+            let made = self.swap(&mut changing, &before, before.config.clone());
+            drop((before, changing));
+            drop(
+                made.inspect_err(|error| tracing::debug!(%error, "former states are still asked")),
+            );
+            self.ledger.sweep(&self.plan.load());
+        }
     }
 
     /// Reads the file again, with its variables, secrets and certificates, and applies it. Reports the result in the log, in the

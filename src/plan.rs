@@ -3,6 +3,7 @@
 
 mod auto_limit;
 mod counters;
+mod former_states;
 mod kept_reservations;
 mod ledger;
 mod limiter_plan;
@@ -193,6 +194,11 @@ impl Plan {
         let limiting = self.config.limiting;
         let enforces = move |plan: &&LimiterPlan| limiting && plan.limiter.mode == Mode::Enforce;
         self.limiters.iter().filter(enforces)
+    }
+
+    /// The instant from which a limiter has fewer states to ask than this plan says; `None` if there is none.
+    pub(crate) fn former_until(&self) -> Option<Instant> {
+        self.limiters.iter().filter_map(LimiterPlan::former_until).min()
     }
 
     /// The number of requests that wait in this gateway.

@@ -9,6 +9,7 @@ use crate::{
     key::{Cost, Parts, StateNames, Template},
     store::{self, OnLoss, Turn},
 };
+use paceway_limit::rate::largest;
 use std::time::Duration;
 
 /// A limiter under `limiters`: its rules, its buckets, and its behaviour without the store.
@@ -118,11 +119,22 @@ impl LimiterConfig {
     }
 
     /// Returns the names of the states in the store for the rate with index `part`. `instance` is the gateway's id, which is
-    /// part of the names with `scope: instance`. All states that one request needs have one hash tag.
+    /// part of the names with `scope: instance`. All states that one request needs in a Cluster have one hash tag.
+    ///
+    /// One rate of a list has the name that it would have alone: that of the longest period up to a second, or else that of
+    /// the shortest. The others have their periods appended, so that a rate which comes or goes renames few others.
     pub fn state_names(&self, prefix: &str, instance: Option<&str>, part: usize) -> StateNames {
+        let is_short = |rate: &Rate| rate.period <= Duration::from_secs(1);
+        let is_plain = part == self.rates.iter().rposition(is_short).unwrap_or(0);
+        self.names(prefix, instance, self.rates.get(part).filter(|_| !is_plain))
+    }
+
+    /// Returns the names of the states of a rate by its period; those of the limiter alone for `None`.
+    pub fn names(&self, prefix: &str, instance: Option<&str>, rate: Option<&Rate>) -> StateNames {
         let mut name = self.name.clone();
-        if part > 0 {
-            name.push_str(&format!("/{part}"));
+        if let Some(rate) = rate {
+            let (number, unit) = largest(rate.period);
+            name.push_str(&format!("/{number}{unit}"));
         }
         if let (Scope::Instance, Some(instance)) = (self.scope, instance) {
             name.push('@');

@@ -42,6 +42,7 @@ impl Live {
     /// Reloads if a file has changed since the last reload, or if a mistake has been corrected elsewhere.
     fn look(&self) {
         self.refresh_certificates();
+        self.leave_former_states();
         if !self.plan().config.watch {
             return;
         }

@@ -1,28 +1,40 @@
 //! A limiter made ready for requests: the names of its states, its checks, and what the gateway knows of it.
 
-use super::{auto_limit::AutoLimit, previous::Previous};
+use super::{
+    auto_limit::AutoLimit,
+    former_states::{FormerState, Renamed},
+    previous::Previous,
+};
 use crate::{
     algorithm::{Algorithm, Micros, fair::Priority},
     answer::{Policy, Quota},
     config::{self, Config, Mode, Rate},
     key::{Parts, StateNames},
-    limit::micros,
+    limit::{duration, micros},
     metrics::{self, LimiterMetrics},
     path::PathRule,
     store::Check,
 };
-use std::sync::{Arc, atomic::AtomicUsize};
+use std::{
+    sync::{Arc, atomic::AtomicUsize},
+    time::Duration,
+};
+use tokio::time::Instant;
 
 /// A limiter with the values that do not depend on a request.
 pub struct LimiterPlan {
     /// The limiter as it is configured.
     pub limiter: config::LimiterConfig,
-    /// The description that a refused caller receives, for each rate of the limiter.
+    /// The description that a refused caller receives, for each rate of the limiter and for each former state.
     pub policies: Vec<Policy>,
-    /// The check of one permit of a limiter without a key, for each of its rates.
+    /// The check of one permit of a limiter without a key, for each of its rates and for each former state.
     pub checks: Vec<Check>,
-    /// The names of its states, for each of its rates.
+    /// The names of its states, for each of its rates and for each former state.
     names: Vec<StateNames>,
+    /// The states from before a change, which requests still ask.
+    pub(super) former: Vec<FormerState>,
+    /// Whether the last change forgot permits that still count.
+    pub(crate) forgets: bool,
     /// The part of its rule that is learned; `None` for a limiter that learns nothing.
     auto: Option<Arc<AutoLimit>>,
     /// The most that its requests can ask of it.
@@ -86,25 +98,112 @@ impl LimiterPlan {
         let metrics = LimiterMetrics::new(&limiter.name, is_one, !limiter.rates.is_empty());
         let key = limiter.auto_name(prefix, instance);
         let before = previous.limiter(&limiter.name).map(|(plan, i)| &plan.limiters[i]);
+        let is_cluster = matches!(
+            &config.store,
+            config::StoreConfig::Redis { url, .. } if url.is_cluster()
+        );
+        let renamed = Renamed { limiter, names: &names, is_cluster };
+        let (former, forgets) = before.map(|before| renamed.former(before)).unwrap_or_default();
+        let now: Vec<_> = former.iter().map(|state| renamed.rule_of(state)).collect();
         let known = before.and_then(|before| before.auto.as_ref());
         let auto =
             AutoLimit::new((limiter, is_used.cost), key, || metrics::limiter_rate(&limiter.name));
         // A rate that is learned shows itself.
         let is_learned = auto.as_ref().is_some_and(|auto| auto.rate().is_some());
         describe(limiter, &metrics, is_learned);
-        Self {
+        let mut plan = Self {
             limiter: limiter.clone(),
             auto: auto.map(|auto| auto.taking_over(known)),
             demand: is_used,
             policies: policies.collect(),
             checks,
             names,
+            former: Vec::new(),
+            forgets,
             waiting: before.map(|before| before.waiting.clone()).unwrap_or_default(),
             metrics,
+        };
+        for (state, rate) in former.iter().zip(&now) {
+            if let (Some(rate), Some(before)) = (*rate, before) {
+                // The former state knows what the one that the rate has now cannot know.
+                plan.checks[rate].enforce &= before.counts(&plan.names[rate], &limiter.rates[rate]);
+            }
+            let taken = plan.names.iter().position(|names| *names == state.names);
+            let Some(place) = taken.filter(|place| Some(*place) != *rate) else { continue };
+            // Until the state is free, the rate that has its name now has a state by its period.
+            let own = limiter.rates.get(place);
+            plan.names[place] = limiter.names(prefix, Some(instance), own);
+            plan.checks[place].key = plan.names[place].of(None).into();
+            plan.checks[place].overflow = Some(plan.names[place].of(Some("#overflow")).into());
+        }
+        former.into_iter().zip(now).for_each(|(state, rate)| plan.ask_former(state, rate));
+        plan
+    }
+
+    /// Whether the state of these names has all permits of a rate.
+    fn counts(&self, names: &StateNames, rate: &Rate) -> bool {
+        let enforces = self.limiter.mode == Mode::Enforce;
+        let mut rates = self.limiter.rates.iter().zip(self.names.iter().zip(&self.checks));
+        rates.any(|(own, (own_names, check))| {
+            own.period == rate.period && own_names == names && (check.enforce || !enforces)
+        })
+    }
+
+    /// Lets requests ask a state from before a change, by the rule that has its period now: the one with index `rate`.
+    fn ask_former(&mut self, state: FormerState, rate: Option<usize>) {
+        let rule = rate.map_or(state.check.algorithm, |rate| self.limiter.algorithms[rate]);
+        let check = Check {
+            algorithm: rule,
+            enforce: state.check.enforce && self.limiter.mode == Mode::Enforce,
+            horizon: rule.horizon(self.demand.wait, self.demand.cost),
+            blocks: false,
+            ..state.check.clone()
+        };
+        if !self.names.contains(&state.names) {
+            self.policies.push(rate.map_or(&state.policy, |rate| &self.policies[rate]).clone());
+            self.checks.push(check);
+            self.names.push(state.names.clone());
+            self.former.push(state);
         }
     }
 
-    /// The names of its states, for each of its rates.
+    /// Its states, each until its permits count no more.
+    pub(super) fn own_states(&self) -> impl Iterator<Item = FormerState> {
+        let now = Instant::now();
+        let rules = (0..self.limiter.algorithms.len()).map(move |i| {
+            let check = self.renewed(&self.checks[i], i);
+            let algorithm = match self.auto {
+                Some(_) => check.algorithm,
+                None => self.limiter.algorithms[i],
+            };
+            let horizon = algorithm.horizon(self.demand.wait, self.demand.cost);
+            let rate = self.limiter.rates.get(i).copied();
+            let policy = Policy {
+                name: self.limiter.name.clone(),
+                quota: rate.map_or(Quota::Concurrency(algorithm.limit()), Quota::Rate),
+            };
+            FormerState {
+                check: Check { algorithm, horizon, ..check },
+                names: self.names[i].clone(),
+                policy,
+                period: rate.map(|rate| rate.period),
+                until: now + duration(horizon + algorithm.window()),
+            }
+        });
+        rules
+    }
+
+    /// The longest wait of a request.
+    pub(super) fn longest_wait(&self) -> Duration {
+        duration(self.demand.wait)
+    }
+
+    /// The instant from which a former state is not asked any more; `None` if none is.
+    pub(super) fn former_until(&self) -> Option<Instant> {
+        self.former.iter().map(|state| state.until).min()
+    }
+
+    /// The names of its states, for each of its rates and for each former state.
     pub(crate) fn names(&self) -> &[StateNames] {
         &self.names
     }
@@ -117,7 +216,10 @@ impl LimiterPlan {
     /// The checks of `cost` permits of the bucket `filled`, one for each rate of the limiter.
     pub fn checks(&self, filled: Option<&str>, cost: i64) -> impl Iterator<Item = Check> {
         let all = self.checks.iter().zip(&self.names).enumerate();
+        let own = self.limiter.algorithms.len();
         all.map(move |(rate, (check, names))| {
+            // A former state may hold less.
+            let cost = if rate < own { cost } else { cost.min(check.algorithm.capacity()) };
             let key = match filled {
                 None => check.key.clone(),
                 filled => names.of(filled).into(),
@@ -154,7 +256,8 @@ impl LimiterPlan {
     /// The check with the rule of the rate with index `i` that holds now.
     #[cold]
     pub(crate) fn renewed(&self, check: &Check, i: usize) -> Check {
-        let algorithm = self.auto.as_ref().map_or(check.algorithm, |auto| auto.algorithm(i));
+        let auto = self.auto.as_ref().filter(|_| i < self.limiter.algorithms.len());
+        let algorithm = auto.map_or(check.algorithm, |auto| auto.algorithm(i));
         let Demand { wait, cost, .. } = self.demand;
         // Blocks would end with each new rate.
         Check { algorithm, horizon: algorithm.horizon(wait, cost), blocks: false, ..check.clone() }

@@ -304,8 +304,10 @@ impl RoutePolicy {
         took: Duration,
         refused: Option<Instant>,
     ) {
-        for (check, (limiter, _)) in checks.iter().zip(&self.owners) {
-            if let Some(auto) = limiters[*limiter].auto() {
+        for (check, (limiter, rate)) in checks.iter().zip(&self.owners) {
+            let plan = &limiters[*limiter];
+            // A state from before a change has no learned rule.
+            if let Some(auto) = plan.auto().filter(|_| *rate < plan.limiter.algorithms.len()) {
                 match refused {
                     Some(sent) => auto.refused(sent, &check.algorithm),
                     None => auto.took(took),

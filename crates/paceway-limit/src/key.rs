@@ -18,6 +18,8 @@ pub struct StateNames {
     upto_tag: String,
     after_tag: String,
     is_spread: bool,
+    /// One state for all keys.
+    is_shared: bool,
 }
 
 // === impl StateNames ===
@@ -31,6 +33,7 @@ impl StateNames {
             upto_tag: format!("{prefix}:{{{tag}"),
             after_tag: format!("}}:{kind}:{name}"),
             is_spread: false,
+            is_shared: false,
         }
     }
 
@@ -39,8 +42,25 @@ impl StateNames {
         Self { is_spread: true, ..self }
     }
 
+    /// The same names, without keys: all calls share one state, whatever their keys.
+    pub fn shared(self) -> Self {
+        Self { is_shared: true, ..self }
+    }
+
+    /// Whether all calls share one state, whatever their keys.
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    /// Whether each state is on the server of a Redis Cluster that has the state of the same key by the `other` names.
+    pub fn share_tags(&self, other: &Self) -> bool {
+        let of = |names: &Self| (names.is_spread, names.is_spread && names.is_shared);
+        self.upto_tag == other.upto_tag && of(self) == of(other)
+    }
+
     /// The name of the state of `key`; without a key, of the state that all calls share.
     pub fn of(&self, key: Option<&str>) -> String {
+        let key = key.filter(|_| !self.is_shared);
         let key_len = key.map_or(0, |key| key.len() + ":.00".len());
         let mut name = String::with_capacity(self.upto_tag.len() + self.after_tag.len() + key_len);
         name.push_str(&self.upto_tag);

@@ -18,7 +18,7 @@ fn in_a_cluster_limiters_of_one_request_have_one_tag_and_lone_keyed_ones_many() 
         limiter.state_names("p", Some("i1"), part).of(filled)
     };
     assert_eq!(plain(c, 0, Some("::1")), "p:{b}:T:c:::1");
-    assert_eq!(plain(c, 1, Some("::1")), "p:{b}:T:c/1:::1");
+    assert_eq!(plain(c, 1, Some("::1")), "p:{b}:T:c/1min:::1");
     assert_eq!(plain(b, 0, None), "p:{b}:T:b");
     assert_eq!(plain(lone, 0, None), "p:{lone}:T:lone");
     assert_eq!(plain(z, 0, Some("::1")), "p:{z.38}:T:z:::1");
@@ -48,13 +48,13 @@ fn outside_of_a_cluster_the_keys_of_a_limiter_do_not_depend_on_routes() {
     const BOTH: &str = "- { suffix: /both, limiters: [b, a] }\n";
     for store in ["memory", "redis://r", "redis-sentinel://r/m", "unix:/r"] {
         let alone = names(store, "");
-        assert_eq!(alone, ["p:{a}:T:a", "p:{b}:T:b:::1", "p:{b}:T:b/1:::1"]);
+        assert_eq!(alone, ["p:{a}:T:a", "p:{b}:T:b:::1", "p:{b}:T:b/1min:::1"]);
         assert_eq!(names(store, BOTH), alone);
     }
     // The nodes of a Cluster decide only on what has one hash tag.
     assert_eq!(
         names("redis-cluster://r", BOTH),
-        ["p:{a}:T:a", "p:{a}:T:b:::1", "p:{a}:T:b/1:::1"]
+        ["p:{a}:T:a", "p:{a}:T:b:::1", "p:{a}:T:b/1min:::1"]
     );
 }
 
@@ -81,7 +81,24 @@ fn the_state_of_an_instance_is_its_own() {
     let name = |part| limiter.state_names("paceway", Some("gw-1"), part).of(Some("h"));
     let tag = name(0).split("}:").next().expect("a tag").to_owned();
     assert_eq!(name(0), format!("{tag}}}:T:a@gw-1:h"));
-    assert_eq!(name(1), format!("{tag}}}:T:a/1@gw-1:h"));
+    assert_eq!(name(1), format!("{tag}}}:T:a/1min@gw-1:h"));
     let shared = self::limiter("{ rate: 3/s }");
     assert_eq!(shared.state_names("paceway", Some("gw-1"), 0).of(None), "paceway:{a}:T:a");
+}
+
+/// A list that gets another rate, or loses one, keeps the states of the others.
+#[test]
+fn a_rate_of_a_list_is_named_by_its_period() {
+    let names = |rates: &str| -> Vec<String> {
+        let own = limiter(&format!("{{ rate: {rates} }}"));
+        let of = |i| own.state_names("p", None, i).of(None);
+        (0..own.rates.len()).map(|i| of(i)[5..].to_owned()).collect()
+    };
+    assert_eq!(names("20/s"), [":T:a"]);
+    assert_eq!(names("1200/min"), [":T:a"]);
+    assert_eq!(names("[5/100ms, 20/s]"), [":T:a/100ms", ":T:a"]);
+    assert_eq!(names("[20/s, 5/100ms]"), [":T:a/100ms", ":T:a"]);
+    assert_eq!(names("[5/100ms, 20/s, 500/min]"), [":T:a/100ms", ":T:a", ":T:a/1min"]);
+    assert_eq!(names("[20/s, 500/min]"), [":T:a", ":T:a/1min"]);
+    assert_eq!(names("[500/min, 9000/h]"), [":T:a", ":T:a/1h"]);
 }

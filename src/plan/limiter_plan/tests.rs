@@ -3,13 +3,16 @@ use crate::plan::Plan;
 use rstest::rstest;
 use std::{path::Path, time::Duration};
 
-fn plan(limiter: &str, charge: &str) -> Plan {
+fn config(limiter: &str, charge: &str) -> Config {
     let text = format!(
         "upstream: http://a\nlimiters: {{ x: {limiter} }}\n\
          routes:\n- {{ suffix: /1, limiters: [{charge}], max_wait: 2s }}\n"
     );
-    let config = Config::parse(&text, "test", Path::new("."), &|_| None).expect("a config");
-    Plan::new(config, false)
+    Config::parse(&text, "test", Path::new("."), &|_| None).expect("a config")
+}
+
+fn plan(limiter: &str, charge: &str) -> Plan {
+    Plan::new(config(limiter, charge), false)
 }
 
 #[rstest]
@@ -40,4 +43,96 @@ fn another_rate_decides_whether_a_bucket_gives_blocks(
     let rate = Rate { count, period: Duration::from_secs(1) };
     let checks = plan(limiter, "x").limiters[0].checks_at(rate, None, 1);
     assert_eq!(checks.iter().map(|it| it.blocks).collect::<Vec<_>>(), [gives]);
+}
+
+fn with(before: &Plan, limiter: &str) -> Plan {
+    before.next(config(limiter, "x"))
+}
+
+fn asked(plan: &Plan) -> Vec<String> {
+    let of_algorithm = |check: Check| {
+        let (_, name) = check.key.split_once("}:").expect("a tag");
+        format!("{name} {}", check.algorithm.limit())
+    };
+    plan.limiters[0].checks(Some("k"), 1).map(of_algorithm).collect()
+}
+
+/// What was used before counts for as long as the old rule and its waiting requests reach, and for the time in which other
+/// gateways get the new file.
+#[tokio::test(start_paused = true)]
+async fn former_states_are_asked_until_their_permits_count_no_more() {
+    let window = |rest: &str| format!("{{ algorithm: sliding_window, {rest} }}");
+    let key = "key: '{header.x-shop}'";
+    let first = plan(&window("rate: 20/s"), "x");
+    let keyed = window(&format!("rate: [5/100ms, 30/s], {key}"));
+    let second = with(&first, &keyed);
+    // By the rule that has the period now.
+    assert_eq!(asked(&second), ["S:x/100ms:k 5", "S:x:k 30", "S:x 30"]);
+    assert!(!second.limiters[0].forgets);
+    tokio::time::advance(Duration::from_millis(7_900)).await;
+    let third = with(&second, &keyed);
+    assert_eq!(asked(&third).len(), 3);
+    tokio::time::advance(Duration::from_millis(100)).await;
+    assert!(third.former_until().is_some_and(|until| until <= Instant::now()));
+    let fourth = with(&third, &keyed);
+    assert_eq!(asked(&fourth), ["S:x/100ms:k 5", "S:x:k 30"]);
+    assert_eq!(fourth.former_until(), None);
+    assert!(with(&fourth, &window("rate: 20/s")).limiters[0].forgets);
+}
+
+/// The name of the limiter passes to another rate, which has to wait for the state.
+#[tokio::test(start_paused = true)]
+async fn a_rate_waits_for_the_state_that_it_takes_over() {
+    let window = |rates: &str| format!("{{ algorithm: sliding_window, rate: {rates} }}");
+    let enforced = |plan: &Plan| -> Vec<bool> {
+        plan.limiters[0].checks.iter().map(|check| check.enforce).collect()
+    };
+    let first = plan(&window("500/min"), "x");
+    let second = with(&first, &window("[5/s, 500/min]"));
+    assert_eq!(asked(&second), ["S:x/1s:k 5", "S:x/1min:k 500", "S:x:k 500"]);
+    // A reload of another part does not end it.
+    assert_eq!(asked(&with(&second, &window("[5/s, 500/min]"))), asked(&second));
+    tokio::time::advance(Duration::from_secs(67)).await;
+    let third = with(&second, &window("[5/s, 500/min]"));
+    assert_eq!(asked(&third)[..2], ["S:x:k 5", "S:x/1min:k 500"]);
+    tokio::time::advance(Duration::from_secs(67)).await;
+    let fourth = with(&third, &window("[5/s, 500/min]"));
+    assert_eq!(asked(&fourth), ["S:x:k 5", "S:x/1min:k 500"]);
+    // The state of a second does not know a minute.
+    let back = with(&fourth, &window("500/min"));
+    assert_eq!(asked(&back), ["S:x:k 500", "S:x/1min:k 500"]);
+    assert_eq!(enforced(&back), [false, true]);
+    assert_eq!(enforced(&with(&back, &window("500/min"))), [false, true]);
+    tokio::time::advance(Duration::from_secs(67)).await;
+    let end = with(&back, &window("500/min"));
+    assert_eq!((asked(&end), enforced(&end)), (vec!["S:x:k 500".to_owned()], vec![true]));
+}
+
+/// A rate that is removed ends at once, and one that takes its place does not begin unused.
+#[test]
+fn a_removed_rate_ends_and_a_replaced_one_does_not() {
+    let first = plan("{ algorithm: sliding_window, rate: [5/s, 1000/h] }", "x");
+    let removed = with(&first, "{ algorithm: sliding_window, rate: 5/s }");
+    assert_eq!(asked(&removed), ["S:x:k 5"]);
+    let replaced = with(&first, "{ algorithm: sliding_window, rate: [5/s, 300/30min] }");
+    assert_eq!(asked(&replaced), ["S:x:k 5", "S:x/30min:k 300", "S:x/1h:k 1000"]);
+    let other = with(&first, "{ algorithm: fixed_window, rate: [5/s, 1000/h] }");
+    assert_eq!(asked(&other), ["F:x:k 5", "F:x/1h:k 1000", "S:x:k 5", "S:x/1h:k 1000"]);
+}
+
+/// The hash tag of a Cluster decides which states one call can ask.
+#[test]
+fn a_cluster_asks_no_former_state_on_another_server() {
+    let of = |limiter: &str| {
+        let text = format!(
+            "upstream: http://a\nstore: redis-cluster://r\nlimiters: {{ x: {limiter} }}\n\
+             routes: [{{ suffix: /1, limiters: [x] }}]\n"
+        );
+        Config::parse(&text, "test", Path::new("."), &|_| None).expect("a config")
+    };
+    let before = Plan::new(of("20/s"), false);
+    let keyed = before.next(of("{ rate: 20/s, key: '{header.x-shop}' }"));
+    assert_eq!((keyed.limiters[0].checks.len(), keyed.limiters[0].forgets), (1, true));
+    let list = before.next(of("[5/100ms, 20/s]"));
+    assert_eq!((list.limiters[0].checks.len(), list.limiters[0].forgets), (2, false));
 }

@@ -61,7 +61,7 @@ fn explain_says_what_a_refusal_of_the_upstream_does(
 #[case::the_peer(&[], "key 127.0.0.1:-, kept as paceway:{shop}:T:shop:127.0.0.1:-,", "cost 1 ({header.x-cost})")]
 #[case::parts(
     &["--client-ip", "10.0.0.1", "-H", "X-Forwarded-For: 203.0.113.9", "-H", "X-Shop: a b", "-H", "X-Cost: 3"],
-    "key 203.0.113.9:a%20b, kept as paceway:{shop}:T:shop:203.0.113.9:a%20b, paceway:{shop}:T:shop/1:203.0.113.9:a%20b",
+    "key 203.0.113.9:a%20b, kept as paceway:{shop}:T:shop:203.0.113.9:a%20b, paceway:{shop}:T:shop/1min:203.0.113.9:a%20b",
     "cost 3 ({header.x-cost})"
 )]
 fn explain_shows_keys_and_costs(#[case] more: &[&str], #[case] key: &str, #[case] cost: &str) {

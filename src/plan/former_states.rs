@@ -1,0 +1,106 @@
+//! The states that a limiter had before a change of the configuration: another key, algorithm, scope or list of rates names
+//! others. As long as their permits count, requests take permits of them, too, so that no change gives a quota twice.
+
+use super::LimiterPlan;
+use crate::{
+    answer::Policy,
+    config::{LimiterConfig, Mode, Rate},
+    key::StateNames,
+    store::Check,
+};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// For how long other gateways may have the old file after this one has the new one.
+const SLACK: Duration = Duration::from_secs(5);
+/// The longest time for which keys share what was used before the limiter had keys.
+const MOST_SHARED: Duration = Duration::from_secs(60);
+
+/// A state that had the permits of a rate.
+#[derive(Clone)]
+pub(super) struct FormerState {
+    pub(super) check: Check,
+    pub(super) names: StateNames,
+    pub(super) policy: Policy,
+    /// The period of the rate; `None` for concurrency permits.
+    pub(super) period: Option<Duration>,
+    /// The instant from which it is not asked any more.
+    pub(super) until: Instant,
+}
+
+/// A limiter after a change, as far as its states depend on it.
+pub(super) struct Renamed<'a> {
+    pub(super) limiter: &'a LimiterConfig,
+    /// The names of its states, for each of its rates.
+    pub(super) names: &'a [StateNames],
+    /// Whether the states of one request have to be on one server.
+    pub(super) is_cluster: bool,
+}
+
+// === impl FormerState ===
+
+impl FormerState {
+    /// The state that all keys share which the limiter has now.
+    fn shared(self, most: Instant) -> Self {
+        let names = self.names.shared();
+        let check = Check { key: names.of(None).into(), overflow: None, ..self.check };
+        Self { check, names, until: self.until.min(most), ..self }
+    }
+}
+
+// === impl Renamed ===
+
+impl Renamed<'_> {
+    /// The states that `before` had and that the limiter does not have any more for the same rate, and whether permits are
+    /// forgotten that count for longer.
+    pub(super) fn former(&self, before: &LimiterPlan) -> (Vec<FormerState>, bool) {
+        let now = Instant::now();
+        let same_key = before.limiter.key == self.limiter.key;
+        let gets_key = before.limiter.key.is_none() && !same_key;
+        let most_shared = now + before.longest_wait() + MOST_SHARED + SLACK;
+        let (mut all, mut is_cut) = (Vec::new(), false);
+        let known = before.former.iter().filter(|own| own.until > now).cloned();
+        let own = before.own_states().filter(|_| before.limiter.mode != Mode::Off);
+        let own = own.map(|own| FormerState { until: own.until + SLACK, ..own });
+        // A rate that the change removes ends at once, unless another one comes in its place.
+        let had = |rate: &Rate| before.limiter.rates.iter().any(|own| own.period == rate.period);
+        let is_new = !self.limiter.rates.iter().all(had);
+        let own = own.filter(|own| is_new || own.period.is_none() || self.rate_of(own).is_some());
+        for mut state in known.chain(own) {
+            if !same_key && !state.names.is_shared() {
+                if !gets_key {
+                    is_cut = true;
+                    continue;
+                }
+                is_cut |= state.until > most_shared;
+                state = state.shared(most_shared);
+            }
+            if self.has(&state) {
+                continue;
+            }
+            if self.is_cluster && !state.names.share_tags(&self.names[0]) {
+                is_cut = true;
+                continue;
+            }
+            all.push(state);
+        }
+        (all, is_cut)
+    }
+
+    /// Whether the limiter has this state for the same rate, or for another one that takes its place.
+    fn has(&self, state: &FormerState) -> bool {
+        let place = self.names.iter().position(|names| *names == state.names);
+        place.is_some_and(|place| self.rate_of(state).is_none_or(|rate| rate == place))
+    }
+
+    /// The index of the rate by whose rule the state is asked: that of the same period, if the algorithm is the same.
+    pub(super) fn rule_of(&self, state: &FormerState) -> Option<usize> {
+        let letter = state.check.algorithm.letter();
+        self.rate_of(state).filter(|rate| self.limiter.algorithms[*rate].letter() == letter)
+    }
+
+    /// The index of the rate of the same period.
+    fn rate_of(&self, state: &FormerState) -> Option<usize> {
+        self.limiter.rates.iter().position(|rate| Some(rate.period) == state.period)
+    }
+}
