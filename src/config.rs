@@ -5,12 +5,14 @@ mod admin;
 mod document;
 mod edits;
 mod fair;
+mod foreign;
 mod http;
 mod indentation;
 mod keys;
 mod limit_row;
 mod limiter;
 mod limits_from;
+mod lookalikes;
 mod mistake;
 mod quotes;
 mod raw;
@@ -67,7 +69,9 @@ impl Config {
     ///
     /// The reason why the file cannot be read, as a mistake.
     pub(crate) fn text(path: &Path) -> Result<String, ConfigError> {
-        std::fs::read_to_string(path).map_err(|error| unread(&path.display().to_string(), &error))
+        let file = path.display().to_string();
+        let bytes = std::fs::read(path).map_err(|error| unread(&file, &error))?;
+        utf8(&file, bytes)
     }
 
     /// Checks the `text` of the configuration file at `path`.
@@ -116,6 +120,30 @@ pub(crate) fn unread(file: &str, error: &io::Error) -> ConfigError {
     let reason = format!("cannot be read: {}", unreadable(error));
     let mistake = Mistake { place: None, path: String::new(), reason };
     ConfigError { file: file.to_owned(), mistakes: vec![mistake] }
+}
+
+/// The text of a file.
+///
+/// # Errors
+///
+/// The place of the first byte that is not UTF-8.
+pub(crate) fn utf8(file: &str, bytes: Vec<u8>) -> Result<String, ConfigError> {
+    String::from_utf8(bytes).map_err(|error| {
+        let (before, after) = error.as_bytes().split_at(error.utf8_error().valid_up_to());
+        let before = String::from_utf8_lossy(before);
+        let (line, last) = before.split('\n').enumerate().last().unwrap_or_default();
+        let place = Position { line: line + 1, column: last.chars().count() + 1 };
+        let reason = match after {
+            [0xff, 0xfe, ..] | [0xfe, 0xff, ..] if before.is_empty() => {
+                "this is UTF-16; save the file as UTF-8".into()
+            }
+            _ => {
+                let byte = after.first().copied().unwrap_or_default();
+                format!("the byte 0x{byte:02X} is not UTF-8; save the file as UTF-8")
+            }
+        };
+        ConfigError::new(file, vec![Mistake::new(place, "", reason)])
+    })
 }
 
 #[cfg(test)]

@@ -42,6 +42,7 @@ pub use pool::{PendingConnection, Pool};
 pub use request_boundary::RequestBoundary;
 pub use sockets::Sockets;
 pub use target::Target;
+pub(crate) use target::has_valid_port;
 pub use upload::{
     KeptBytes, KeptShare, Replay, RequestBody, UnrequestedBody, Upload, UploadControl, UploadError,
     UploadLimits,

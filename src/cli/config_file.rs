@@ -23,11 +23,9 @@ pub(super) fn name(file: &Path) -> String {
 }
 
 pub(super) fn text(file: &Path) -> Result<String, ConfigError> {
-    let read = match is_stdin(file) {
-        true => stdin(),
-        false => fs::read_to_string(file),
-    };
-    read.map_err(|error| config::unread(&name(file), &error))
+    let read = if is_stdin(file) { stdin() } else { fs::read(file) };
+    let bytes = read.map_err(|error| config::unread(&name(file), &error))?;
+    config::utf8(&name(file), bytes)
 }
 
 /// Reads and checks a configuration. With `-`, relative paths in it start at the current directory.
@@ -36,11 +34,11 @@ pub(super) fn load(file: &Path) -> Result<Config, ConfigError> {
     Config::parse(&text(file)?, &name(file), directory, &|name| std::env::var(name).ok())
 }
 
-fn stdin() -> io::Result<String> {
-    let mut text = String::new();
-    io::stdin().take(MOST + 1).read_to_string(&mut text)?;
-    match text.len() as u64 > MOST {
+fn stdin() -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    io::stdin().take(MOST + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > MOST {
         true => Err(io::Error::other("it is larger than 64MiB")),
-        false => Ok(text),
+        false => Ok(bytes),
     }
 }

@@ -27,7 +27,7 @@ pub(super) use fair::FAIR;
 pub(super) use headers::{EDITS, HEADERS};
 pub(super) use limiter::LIMITER;
 pub(super) use limits_from::LIMITS_FROM;
-pub(super) use observability::{ACCESS_LOG, LOG, TRACING};
+pub(super) use observability::{ACCESS_LOG, LEVEL, LOG, TRACING};
 pub(super) use process::ROOT;
 pub(super) use route::ROUTE;
 pub(super) use services::{DECISIONS, ENVOY_RATE_LIMIT, EXT_AUTHZ, FORWARD_AUTH, SERVICES};

@@ -2,6 +2,9 @@
 
 use std::{fmt, io};
 
+/// The most mistakes that a message lists.
+const MOST_SHOWN: usize = 20;
+
 /// A line and a column of the configuration file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
@@ -50,7 +53,7 @@ impl ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, mistake) in self.mistakes.iter().enumerate() {
+        for (i, mistake) in self.mistakes.iter().take(MOST_SHOWN).enumerate() {
             let newline = if i == 0 { "" } else { "\n" };
             write!(f, "{newline}{}", self.file)?;
             if let Some(Position { line, column }) = mistake.place {
@@ -61,7 +64,10 @@ impl fmt::Display for ConfigError {
             }
             write!(f, ": {}", mistake.reason)?;
         }
-        Ok(())
+        match self.mistakes.len().saturating_sub(MOST_SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "\n{}: and {more} more", self.file),
+        }
     }
 }
 

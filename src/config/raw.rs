@@ -22,8 +22,10 @@ mod upstreams;
 
 use super::{
     document::Document,
+    foreign,
     keys::{ROOT, STORE},
     limiter::FailurePolicy,
+    lookalikes,
     mistake::{ConfigError, Mistake},
     reader::{ConfigReader, ConfigSection, Field, MAX_TIMEOUT, positive, span},
     services::{Service, Services},
@@ -45,6 +47,18 @@ use std::{
 ///
 /// All mistakes, in the order of the file.
 pub(super) fn read(text: &str, file: &str, outside: &Outside<'_>) -> Result<Config, ConfigError> {
+    let checked = check_text(text, file, outside);
+    let Err(error) = &checked else { return checked };
+    if let Some(mistake) = foreign::format(text) {
+        return Err(ConfigError::new(file, vec![mistake]));
+    }
+    // Another reading shows which mistakes come from characters that only look like those of YAML.
+    let Some(plain) = lookalikes::replaced(text) else { return checked };
+    let others = check_text(&plain, file, outside).err().map_or(Vec::new(), |error| error.mistakes);
+    Err(ConfigError::new(file, lookalikes::explain(text, &error.mistakes, &others)))
+}
+
+fn check_text(text: &str, file: &str, outside: &Outside<'_>) -> Result<Config, ConfigError> {
     let mut mistakes = Vec::new();
     match yaml::read(text, outside, &mut mistakes) {
         Ok(root) => {
@@ -72,9 +86,16 @@ fn check_all(document: Document, mistakes: Vec<Mistake>) -> Result<Config, Confi
     let directory = document.directory.clone();
     let (clear_secrets, unheld) = (Vec::new(), Vec::new());
     let is_offline = document.is_offline;
-    let (has_rows, missing) = (false, Vec::new());
-    let mut reader =
-        ConfigReader { mistakes, directory, is_offline, clear_secrets, unheld, has_rows, missing };
+    let (has_others, missing) = (false, Vec::new());
+    let mut reader = ConfigReader {
+        mistakes,
+        directory,
+        is_offline,
+        clear_secrets,
+        unheld,
+        has_others,
+        missing,
+    };
     match reader.config(&document) {
         Some(config) if reader.mistakes.is_empty() => Ok(config),
         _ => Err(ConfigError::new(&document.file, reader.mistakes)),
@@ -95,7 +116,7 @@ impl ConfigReader {
         let drain_timeout = Duration::from_secs(30);
         let store = self.store(&root);
         let limits_from = self.limits_from(&root);
-        self.has_rows = root.get("limits_from").is_some();
+        self.has_others = root.get("limits_from").is_some();
         let mut limiters = self.limiters(&root, &store);
         let upstreams = self.upstreams(&root, &limiters);
         let paths = self.paths(&root);
@@ -235,6 +256,7 @@ impl ConfigReader {
                 None => StoreConfig::Redis { url, prefix, timeout, gateways, on_failure, on_loss },
             },
             Err(reason) => {
+                let reason = foreign::explain(&scalar.written, reason);
                 let reason = scalar.said(&url.path, &reason);
                 self.note_at(url, format!("is not a store URL: {reason}"));
                 StoreConfig::Memory
@@ -264,6 +286,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
             ("::" | ":", Some(port)) => {
                 format!("is no address; write IPv6 in brackets, and in quotes for YAML: `\"[::]:{port}\"`")
             }
+            (_, None) if is_above_65535(text) => "has a port above 65535".into(),
             _ => match text.parse::<Ipv4Addr>() {
                 Ok(ip) => format!("names no port; write it as in `{ip}:8080`"),
                 Err(_) => "is no address; write IP:PORT, as in `127.0.0.1:8080`, or `\"[::]:8080\"` with its quotes"
@@ -271,6 +294,11 @@ fn address(text: &str) -> Result<SocketAddr, String> {
             },
         }
     })
+}
+
+fn is_above_65535(address: &str) -> bool {
+    let port = address.rsplit_once(':').map_or(address, |(_, port)| port);
+    !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_err()
 }
 
 fn gateway_count(text: &str) -> Result<i64, String> {

@@ -1,6 +1,7 @@
 //! Reads sections and values of the configuration tree and collects their mistakes. Knows no key.
 
 use super::{
+    foreign,
     keys::Keys,
     limiter::LimiterConfig,
     limits_from::MissingLimiter,
@@ -25,9 +26,9 @@ pub(super) struct ConfigReader {
     pub(super) clear_secrets: Vec<String>,
     /// Names of routes that have a limiter with a rate, and neither `max_wait` nor `max_wait_cap`.
     pub(super) unheld: Vec<String>,
-    /// Whether `limits_from` may add limiters to those of the file.
-    pub(super) has_rows: bool,
-    /// The limiters that are named and that the file does not have, if `limits_from` may add them.
+    /// Whether there may be limiters that the file does not have: `limits_from` adds some, or a mistake hides them.
+    pub(super) has_others: bool,
+    /// The limiters that are named and that the file does not have, if there may be such.
     pub(super) missing: Vec<MissingLimiter>,
 }
 
@@ -62,17 +63,14 @@ pub(super) struct Field<'n> {
 
 impl<'n> ConfigSection<'n> {
     pub(super) fn get(&self, key: &str) -> Option<Field<'n>> {
-        let Some((_, node)) = self.entries.iter().find(|(k, _)| k.name == key) else {
+        let own = self.entries.iter().find(|(k, _)| k.name == key).map(|(_, node)| node);
+        let node = own.filter(|node| !node.is_null()).or_else(|| {
             let (_, node) = self.meant.iter().find(|(name, _)| *name == key)?;
             // A map or list under a misspelt key is read, because other values refer to its entries.
-            let node = if let YamlValue::Map(_) | YamlValue::List(_) = node.value {
-                *node
-            } else {
-                &BROKEN
-            };
-            return Some(Field { path: join(&self.path, key), node });
-        };
-        (!node.is_null()).then(|| Field { path: join(&self.path, key), node })
+            let is_read = matches!(node.value, YamlValue::Map(_) | YamlValue::List(_));
+            Some(if is_read { *node } else { &BROKEN })
+        })?;
+        Some(Field { path: join(&self.path, key), node })
     }
 }
 
@@ -126,14 +124,38 @@ impl ConfigReader {
         keys: &Keys,
         listed: impl Fn(&str) -> bool,
     ) -> Option<ConfigSection<'n>> {
+        if !matches!(field.node.value, YamlValue::Map(_)) {
+            let number = field.scalar().map(|scalar| &*scalar.written);
+            let number = number.filter(|text| text.starts_with(|c: char| c.is_ascii_digit()));
+            let name = field.path.rsplit('.').next();
+            let name = name.filter(|name| !name.is_empty() && !name.ends_with(']'));
+            let name = name.map_or(String::new(), |name| format!("{name}: "));
+            let example = keys.example(number);
+            let reason = format!("must be a map of `key: value` lines, as in `{name}{example}`");
+            self.note_at(field, reason);
+            return None;
+        }
         let mut section = self.map(field)?;
-        for (key, node) in section.entries {
-            let path = join(&section.path, &key.name);
-            if !keys.has(&key.name) {
-                let (hint, meant) = keys.hint(&key.name, &listed);
-                section.meant.extend(meant.into_iter().map(|name| (name, node)));
-                self.note(key.place, &path, format!("unknown key `{}`; {hint}", key.name));
+        for (i, (key, node)) in section.entries.iter().enumerate() {
+            if keys.has(&key.name) {
+                continue;
             }
+            let written = match &node.value {
+                YamlValue::Scalar(scalar) if !scalar.is_from_outside() => Some(&*scalar.text),
+                _ => None,
+            };
+            let before = section.entries[..i].iter();
+            let before = before.map(|(key, node)| (&*key.name, node.is_null()));
+            let hint = if let Some(above) = keys.above(&key.name, before) {
+                section.meant.push((above, &BROKEN));
+                format!("indent it below `{above}:`")
+            } else {
+                let (hint, meant) = keys.hint(&key.name, written, &listed);
+                section.meant.extend(meant.into_iter().map(|name| (name, node)));
+                hint
+            };
+            let path = join(&section.path, &key.name);
+            self.note(key.place, &path, format!("unknown key `{}`; {hint}", key.name));
         }
         Some(section)
     }
@@ -187,7 +209,8 @@ impl ConfigReader {
         match scalar.read(read) {
             Ok(value) => Some(value),
             Err(reason) => {
-                let reason = scalar.said(&field.path, &reason.to_string());
+                let reason = foreign::explain(&scalar.written, reason.to_string());
+                let reason = scalar.said(&field.path, &reason);
                 self.note_at(field, format!("{} {reason}", scalar.quoted(&field.path)));
                 None
             }
@@ -252,13 +275,13 @@ impl ConfigReader {
         limiters: &[LimiterConfig],
         before: impl Fn(&str) -> Result<(), String>,
     ) -> Option<LimiterName> {
-        let has_rows = self.has_rows;
+        let has_others = self.has_others;
         let mut missing = None;
         let found = self.scalar(field, |name| {
             before(name)?;
             let found = find(name, "limiter", limiters, |limiter| &limiter.name);
             match found {
-                Err(reason) if has_rows && is_name(name) => {
+                Err(reason) if has_others && is_name(name) => {
                     missing = Some((name.to_owned(), reason));
                     Ok(None)
                 }

@@ -4,6 +4,7 @@ mod headers;
 mod hints;
 mod http;
 mod limiters;
+mod newcomers;
 mod schema;
 mod services;
 mod state_names;

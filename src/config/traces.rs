@@ -1,5 +1,6 @@
 //! The settings of `tracing`: the collector of traces, and the requests that are traced.
 
+use crate::upstream::has_valid_port;
 use http::Uri;
 use std::fmt;
 
@@ -58,6 +59,9 @@ impl CollectorUrl {
             let reason = "holds credentials or a query; headers for a collector are written into \
                           the environment variable OTEL_EXPORTER_OTLP_HEADERS";
             return Err(reason.into());
+        }
+        if !has_valid_port(authority) {
+            return Err("has a port that is 0 or above 65535".into());
         }
         let has_path = uri.path() != "/";
         let is_http = has_path || authority.port_u16() == Some(4318);
@@ -130,6 +134,7 @@ mod tests {
     #[case::grpc_by_key("http://c:4318", Some(OtlpProtocol::Grpc), Ok("http://c:4318 Grpc"))]
     #[case::grpc_with_a_path("http://c/x", Some(OtlpProtocol::Grpc), Err("has a path"))]
     #[case::http_over_tls("https://c:4318", None, Err("is https"))]
+    #[case::no_port("http://c:99999", None, Err("has a port"))]
     #[case::no_scheme("collector:4317", None, Err("is no URL"))]
     #[case::other_scheme("grpc://collector:4317", None, Err("is no URL"))]
     #[case::credentials("http://a:b@c:4317", None, Err("holds credentials"))]

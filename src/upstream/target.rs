@@ -1,6 +1,9 @@
 //! Reads the URL of an upstream and says where it leads: scheme, host, port and base path. Resolves no name.
 
-use http::{HeaderValue, Uri, uri::PathAndQuery};
+use http::{
+    HeaderValue, Uri,
+    uri::{Authority, PathAndQuery},
+};
 use smallvec::SmallVec;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -32,22 +35,33 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// The reason why the URL cannot be used, worded to follow the quoted URL: "is no http:// or https:// URL".
-    pub fn parse(url: &str) -> Result<Self, &'static str> {
+    /// The reason why the URL cannot be used, worded to follow the quoted URL: "names no host".
+    pub fn parse(url: &str) -> Result<Self, String> {
+        let Some((scheme, rest)) = url.split_once("://") else { return Err(no_scheme(url)) };
         let uri: Uri = url.parse().map_err(|_| "is no URL, as in https://api.example/v2")?;
-        let scheme = match uri.scheme_str() {
-            Some(scheme @ ("http" | "https")) => scheme,
-            _ => return Err("is no http:// or https:// URL"),
+        let scheme = match scheme {
+            "http" | "https" => scheme,
+            // `h2c` and `grpc` are HTTP/2 in clear text.
+            "ws" | "h2c" | "grpc" => return Err(other_scheme(scheme, "http", rest)),
+            _ => return Err(other_scheme(scheme, "https", rest)),
         };
         let authority = uri.authority().ok_or("names no host")?;
         if authority.as_str().contains('@') {
-            return Err("holds credentials; the upstream would never see them");
+            return Err("holds credentials, which the upstream would never see; write them as a header of an entry under \
+                        upstreams: set headers.request.set.authorization"
+                .into());
+        }
+        if !has_valid_port(authority) {
+            return Err("has a port that is 0 or above 65535".into());
+        }
+        if authority.host().contains(['$', '%', '{', '<']) {
+            return Err("has no valid host".into());
         }
         if authority.host().is_empty() {
-            return Err("names no host");
+            return Err("names no host".into());
         }
         if uri.query().is_some() {
-            return Err("has a query; only a base path can be put before requests");
+            return Err("has a query; only a base path can be put before requests".into());
         }
         let base = uri.path().trim_end_matches('/').to_owned();
         let origin = Uri::builder().scheme(scheme).authority(authority.clone()).path_and_query("/");
@@ -113,4 +127,29 @@ impl Target {
         let is_local = name.trim_end_matches('.').eq_ignore_ascii_case("localhost");
         is_local.then(|| local.map(at).into_iter().collect())
     }
+}
+
+/// The reason for a URL without a scheme, with the URL to write if it begins with a host.
+fn no_scheme(url: &str) -> String {
+    let is_host = |c: char| c.is_ascii_alphanumeric() || "-._:/[]".contains(c);
+    let begins = url.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '[');
+    // A word alone is more likely the name of something else.
+    let is_likely = begins && url.contains(['.', ':', '/', '[']) && url.chars().all(is_host);
+    match is_likely {
+        true => format!("has no scheme; write `https://{url}` or `http://{url}`"),
+        false => "is no URL, as in https://api.example/v2".into(),
+    }
+}
+
+fn other_scheme(scheme: &str, meant: &str, rest: &str) -> String {
+    match rest.contains('@') {
+        true => format!("is no http:// or https:// URL, but `{scheme}://`"),
+        false => format!("is no http:// or https:// URL; write `{meant}://{rest}`"),
+    }
+}
+
+/// Whether the authority names no port, or one from 1 to 65535. `Authority::port` has none for a greater number.
+pub(crate) fn has_valid_port(authority: &Authority) -> bool {
+    let port = authority.as_str().rsplit_once(':').map_or("", |(_, port)| port);
+    port.is_empty() || port.ends_with(']') || port.parse::<u16>().is_ok_and(|port| port > 0)
 }

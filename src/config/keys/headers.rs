@@ -1,6 +1,6 @@
 //! The keys of changes to headers.
 
-use super::spec::{KeySpec, Keys, elsewhere, meant};
+use super::spec::{ANY, KeySpec, Keys, elsewhere, meant};
 
 pub(in crate::config) const HEADERS: Keys = Keys {
     name: "headers",
@@ -25,6 +25,7 @@ pub(in crate::config) const HEADERS: Keys = Keys {
         },
     ],
     others: &[
+        elsewhere(ANY, "write `headers: { request: { set: { NAME: ... } } }`, or `response`"),
         elsewhere("set", WHICH),
         elsewhere("add", WHICH),
         elsewhere("remove", WHICH),
@@ -106,6 +107,7 @@ pub(in crate::config) const EDITS: Keys = Keys {
         },
     ],
     others: &[
+        elsewhere(ANY, "write `set: { NAME: ... }`, or `add`"),
         meant("overwrite", &["set"]),
         meant("append", &["add"]),
         meant("delete", &["remove"]),

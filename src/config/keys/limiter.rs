@@ -325,6 +325,17 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         replaced("window", &["rate"], PERIOD),
         replaced("interval", &["rate"], PERIOD),
         replaced("per", &["rate"], PERIOD),
+        replaced("rps", &["rate"], SECOND),
+        replaced("qps", &["rate"], SECOND),
+        replaced("tps", &["rate"], SECOND),
+        replaced("per_second", &["rate"], SECOND),
+        replaced("rpm", &["rate"], MINUTE),
+        replaced("per_minute", &["rate"], MINUTE),
+        replaced("rph", &["rate"], "write `rate: <5>/h`"),
+        replaced("per_hour", &["rate"], "write `rate: <5>/h`"),
+        replaced("rpd", &["rate"], "write `rate: <5>/d`"),
+        replaced("per_day", &["rate"], "write `rate: <5>/d`"),
+        meant("quota", &["rate"]),
         elsewhere("max_wait", WAIT),
         elsewhere("max_wait_cap", WAIT),
         elsewhere("max_waiting", WAIT),
@@ -336,6 +347,8 @@ pub(in crate::config) const LIMITER: Keys = Keys {
     ],
 };
 
+const SECOND: &str = "write `rate: <5>/s`";
+const MINUTE: &str = "write `rate: <5>/min`";
 const PERIOD: &str = "a period is a part of the rate, as in `rate: 5/s`";
 const FAIR: &str = "weights are written `fair: { by: \"{header.x-team}\", weights: { NAME: 4 } }`";
 const WAIT: &str = "it belongs to the route";

@@ -40,11 +40,11 @@ pub(in crate::config) const LOG: Keys = Keys {
         meaning: "the form of the lines",
         schema: r##""anyOf": [{ "enum": ["text", "json", null] }, { "$ref": "#/$defs/variable" }]"##,
     }],
-    others: &[
-        meant("form", &["format"]),
-        elsewhere("level", "the level is that of the environment variable `PACEWAY_LOG`"),
-    ],
+    others: &[meant("form", &["format"]), elsewhere("level", LEVEL)],
 };
+
+pub(in crate::config) const LEVEL: &str =
+    "the level is that of the environment variable: `PACEWAY_LOG=debug`";
 
 pub(in crate::config) const TRACING: Keys = Keys {
     name: "tracing",

@@ -1,6 +1,9 @@
 //! The keys at the top of the file.
 
-use super::spec::{CLIENTS, KeySpec, Keys, RETRIES, elsewhere, meant};
+use super::{
+    observability::LEVEL,
+    spec::{CLIENTS, KeySpec, Keys, RETRIES, elsewhere, meant},
+};
 
 pub(in crate::config) const ROOT: Keys = Keys {
     name: "root",
@@ -343,6 +346,13 @@ pub(in crate::config) const ROOT: Keys = Keys {
         elsewhere("max_waiting", "it belongs to a route: `routes: [{ ..., max_waiting: 100 }]`"),
         elsewhere("retry", RETRIES),
         elsewhere("retries", RETRIES),
+        elsewhere("max_retries", RETRIES),
+        elsewhere("attempts", RETRIES),
+        elsewhere("log_level", LEVEL),
+        elsewhere("loglevel", LEVEL),
+        elsewhere("level", LEVEL),
+        elsewhere("verbosity", LEVEL),
+        elsewhere("debug", LEVEL),
         elsewhere("timeout", TIMEOUT),
         elsewhere("timeouts", TIMEOUT),
         elsewhere("header_timeout", CLIENTS),

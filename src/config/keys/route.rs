@@ -178,6 +178,8 @@ pub(in crate::config) const ROUTE: Keys = Keys {
         replaced("location", &["path"], PATH),
         meant("limiter", &["limiters"]),
         elsewhere("rate", QUOTA),
+        elsewhere("rps", QUOTA),
+        elsewhere("rpm", QUOTA),
         elsewhere("burst", QUOTA),
         elsewhere("algorithm", QUOTA),
         elsewhere("key", QUOTA),

@@ -35,9 +35,12 @@ pub(in crate::config) struct Other {
     pub(super) name: &'static str,
     /// The keys that the user probably meant. They are not reported as missing.
     pub(super) meant: &'static [&'static str],
-    /// The hint, if "did you mean" and the names are not enough.
+    /// The hint, if "did you mean" and the names are not enough. A value that is one short word replaces the example in `<5>`.
     pub(super) says: Option<&'static str>,
 }
+
+/// The name of an [`Other`] that stands for each key that resembles no other. `NAME` in its hint is the key.
+pub(super) const ANY: &str = "*";
 
 // === impl KeySpec ===
 
@@ -60,26 +63,67 @@ impl Keys {
         self.specs.iter().any(|key| key.name == name)
     }
 
-    /// Returns the hint for an unknown key, and the keys that the user probably meant. If no key is near, the hint lists those
-    /// for which `listed` is true.
+    /// Returns the hint for an unknown key with the value `written`, and the keys that the user probably meant. If no key is
+    /// near, the hint lists those for which `listed` is true.
     pub(in crate::config) fn hint(
         &self,
         name: &str,
+        written: Option<&str>,
         listed: impl Fn(&str) -> bool,
     ) -> (String, Vec<&'static str>) {
-        if let Some(other) = self.others.iter().find(|other| other.name == name) {
+        let other = |name: &str| self.others.iter().find(|other| other.name == name);
+        if let Some(other) = other(name) {
             let names: Vec<_> = other.meant.iter().map(|meant| format!("`{meant}`")).collect();
             let ask = || format!("did you mean {}?", names.join(" or "));
-            return (other.says.map_or_else(ask, str::to_owned), other.meant.to_vec());
+            let says = other.says.map_or_else(ask, |says| fill_example(says, written));
+            return (says, other.meant.to_vec());
         }
         let names = || self.specs.iter().map(|key| key.name);
-        match nearest(name, names()) {
-            Some(best) => (format!("did you mean `{best}`?"), vec![best]),
-            None => {
-                let known: Vec<_> = names().filter(|key| listed(key)).collect();
-                (format!("known here: {}", known.join(", ")), Vec::new())
-            }
+        if let Some(best) = nearest(name, names()) {
+            return (format!("did you mean `{best}`?"), vec![best]);
         }
+        if let Some(says) = other(ANY).and_then(|other| other.says) {
+            return (says.replace("NAME", name), Vec::new());
+        }
+        let known: Vec<_> = names().filter(|key| listed(key)).collect();
+        (format!("known here: {}", known.join(", ")), Vec::new())
+    }
+
+    /// The key of the map above the unknown key `name`, which should have been indented: the last known key of `before`, if it
+    /// has no value and takes a map, and `name` resembles no key of this section.
+    pub(in crate::config) fn above<'k>(
+        &self,
+        name: &str,
+        mut before: impl DoubleEndedIterator<Item = (&'k str, bool)>,
+    ) -> Option<&'static str> {
+        let find = |name: &str| self.specs.iter().find(|key| key.name == name);
+        let (key, is_null) = before.rfind(|(name, _)| find(name).is_some())?;
+        let is_misspelt = nearest(name, self.specs.iter().map(|key| key.name)).is_some();
+        let spec = find(key).filter(|_| is_null && !is_misspelt)?;
+        (spec.kind.contains('[') || spec.kind.contains("map")).then_some(spec.name)
+    }
+
+    /// A map with the keys that the section must have, or with its first key: `{ cert: ..., key: ... }`. A `number` is the
+    /// value of an only key.
+    pub(in crate::config) fn example(&self, number: Option<&str>) -> String {
+        let required = self.specs.iter().filter(|key| key.default.starts_with("required"));
+        let mut names: Vec<_> = required.map(|key| key.name).collect();
+        names.extend(self.specs.first().map(|key| key.name).filter(|_| names.is_empty()));
+        let value = number.filter(|_| names.len() == 1).unwrap_or("...");
+        let keys: Vec<_> = names.iter().map(|name| format!("{name}: {value}")).collect();
+        format!("{{ {} }}", keys.join(", "))
+    }
+}
+
+fn fill_example(says: &str, written: Option<&str>) -> String {
+    let is_word = |text: &&str| text.len() <= 16 && text.bytes().all(|b| b.is_ascii_alphanumeric());
+    let parts = says.split_once('<').and_then(|(a, rest)| Some((a, rest.split_once('>')?)));
+    match parts {
+        Some((before, (example, after))) => {
+            let value = written.filter(|text| !text.is_empty()).filter(is_word);
+            format!("{before}{}{after}", value.unwrap_or(example))
+        }
+        None => says.to_owned(),
     }
 }
 
@@ -112,6 +156,7 @@ pub(super) const REMOVE: &str =
     "it is written `headers: { response: { remove: [NAME] } }`, or `request`";
 pub(super) const REDIRECT: &str =
     "it is written `headers: { response: { replace: { location: auto } } }`";
-pub(super) const RETRIES: &str = "it is `upstreams.NAME.throttle.retry.attempts`";
+pub(super) const RETRIES: &str =
+    "it is written at the upstream, as `throttle: { retry: { attempts: <3> } }`";
 pub(super) const COST: &str =
     "it belongs to the route, as in `limiters: [{ limiter: a, cost: 5 }]`";

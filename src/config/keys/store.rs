@@ -81,6 +81,8 @@ pub(in crate::config) const STORE: Keys = Keys {
     ],
     others: &[
         meant("ssl", &["tls"]),
+        elsewhere("type", STORE_URL),
+        elsewhere("address", STORE_URL),
         elsewhere("host", STORE_URL),
         elsewhere("port", STORE_URL),
         elsewhere("user", STORE_URL),

@@ -99,10 +99,10 @@ pub(in crate::config) const THROTTLE: Keys = Keys {
         meant("limiters", &["pauses"]),
         meant("backoff", &["default_pause"]),
         meant("min_pause", &["default_pause"]),
-        meant("retries", &["retry"]),
+        elsewhere("retries", ATTEMPTS),
         elsewhere("attempts", ATTEMPTS),
         elsewhere("max_retries", ATTEMPTS),
-        elsewhere("max_body", ATTEMPTS),
+        elsewhere("max_body", "it is written `retry: { max_body: <64KiB> }`"),
     ],
 };
 
@@ -148,4 +148,4 @@ pub(in crate::config) const RETRY: Keys = Keys {
     ],
 };
 
-const ATTEMPTS: &str = "attempts are written `retry: { attempts: 3, max_body: 64KiB }`";
+const ATTEMPTS: &str = "attempts are written `retry: { attempts: <3> }`";

@@ -204,6 +204,10 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
         meant("proxy_ssl_name", &["server_name"]),
         elsewhere("cert", PAIR),
         elsewhere("key", PAIR),
+        elsewhere("retry", ATTEMPTS),
+        elsewhere("retries", ATTEMPTS),
+        elsewhere("max_retries", ATTEMPTS),
+        elsewhere("attempts", ATTEMPTS),
         elsewhere("tls", ORIGIN_TLS),
         elsewhere("ssl", ORIGIN_TLS),
         elsewhere("insecure", ALWAYS_CHECKED),
@@ -283,6 +287,7 @@ pub(in crate::config) const HEALTH: Keys = Keys {
     ],
 };
 
+const ATTEMPTS: &str = "it is written `throttle: { retry: { attempts: <3> } }`";
 const PAIR: &str =
     "the certificate for the upstream is written `client_cert: { cert: FILE, key: FILE }`";
 const ORIGIN_TLS: &str = "an https:// URL speaks TLS; `ca`, `client_cert` and `server_name` are keys of the \

@@ -26,31 +26,25 @@ impl ConfigReader {
         store: &StoreConfig,
     ) -> Vec<LimiterConfig> {
         let Some(field) = root.get("limiters") else { return Vec::new() };
-        let maps = match &field.node.value {
-            // The reading continues, because routes refer to these limiters.
-            YamlValue::List(items) => {
-                self.note_at(
-                    &field,
-                    "must be a map of `NAME: RATE` lines; take the `-` before them away",
-                );
-                items.iter().filter(|item| matches!(item.value, YamlValue::Map(_))).collect()
-            }
-            _ => vec![field.node],
-        };
+        // Routes may name limiters that this mistake hides.
+        self.has_others |= !matches!(field.node.value, YamlValue::Map(_));
+        if let YamlValue::List(items) = &field.node.value {
+            let cure = match items.first().map(|item| &item.value) {
+                Some(YamlValue::Map(keys)) if keys.iter().any(|(key, _)| key.name == "name") => {
+                    "write `NAME:` in place of `- name: NAME`"
+                }
+                _ => "take the `-` before them away",
+            };
+            self.note_at(&field, format!("must be a map of `NAME: RATE` lines; {cure}"));
+            return Vec::new();
+        }
         let policies = match store {
             StoreConfig::Memory => (FailurePolicy::Share, OnLoss::Close),
             StoreConfig::Redis { on_failure, on_loss, .. } => (*on_failure, *on_loss),
         };
-        let mut limiters = Vec::new();
-        for node in maps {
-            let Some(section) = self.map(&Field { path: field.path.clone(), node }) else {
-                continue;
-            };
-            let named = section.entries.iter();
-            limiters
-                .extend(named.map(|(key, node)| self.limiter(&section.path, key, node, policies)));
-        }
-        limiters
+        let Some(section) = self.map(&field) else { return Vec::new() };
+        let named = section.entries.iter();
+        named.map(|(key, node)| self.limiter(&section.path, key, node, policies)).collect()
     }
 
     fn limiter(

@@ -1,12 +1,14 @@
 //! Reads `access_log` and `log`, a format or a section with it, and `tracing`.
 
 use crate::config::{
-    keys::{ACCESS_LOG, Keys, LOG, TRACING},
+    keys::{ACCESS_LOG, Keys, LEVEL, LOG, TRACING},
     reader::{ConfigReader, ConfigSection, join},
     settings::{AccessLog, EventFormat},
     traces::{CollectorUrl, OtlpProtocol, SampleRatio, TracingConfig},
     yaml::YamlValue,
 };
+
+const LEVELS: [&str; 7] = ["trace", "debug", "info", "warn", "warning", "error", "off"];
 
 impl ConfigReader {
     /// The form of access lines, and whether they have the user agent.
@@ -27,7 +29,16 @@ impl ConfigReader {
         let formats = [("text", EventFormat::Text), ("json", EventFormat::Json)];
         match self.long_form(root, "log", &LOG) {
             Some(section) => self.one_of(&section, "format", &formats),
-            None => self.one_of(root, "log", &formats),
+            None => {
+                let field = root.get("log")?;
+                let level = field.scalar().filter(|scalar| LEVELS.contains(&&*scalar.text));
+                if let Some(level) = level {
+                    let level = level.quoted("log");
+                    self.note_at(&field, format!("{level} is a level; {LEVEL}"));
+                    return None;
+                }
+                self.one_of(root, "log", &formats)
+            }
         }
     }
 

@@ -45,6 +45,12 @@ impl ConfigReader {
                 target.map(named).into_iter().collect()
             }
             (None, Some(long)) => {
+                if let YamlValue::List(_) | YamlValue::Scalar(_) = long.node.value {
+                    let reason = "must be a map of `NAME: URL` lines, as in `upstreams: { default: https://api.example }`; \
+                                  more than a URL is `NAME: { url: ... }`";
+                    self.note_at(&long, reason);
+                }
+                let YamlValue::Map(_) = long.node.value else { return Vec::new() };
                 let Some(section) = self.map(&long) else { return Vec::new() };
                 if section.entries.is_empty() {
                     self.note_at(&long, "names no upstream");

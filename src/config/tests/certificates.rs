@@ -101,7 +101,10 @@ fn a_file_that_is_not_there_is_named_in_full() {
 #[rstest]
 #[case::no_files("tls: @{}", "tls.cert: is missing, as in `cert: cert.pem`")]
 #[case::no_key("tls: @{ cert: a.pem }", "tls.key: is missing, as in `key: key.pem`")]
-#[case::switch("tls: @on", "tls: must be a map of `key: value` lines")]
+#[case::switch(
+    "tls: @on",
+    "tls: must be a map of `key: value` lines, as in `tls: { cert: ..., key: ... }`"
+)]
 #[case::not_there(
     "tls: { cert: @none.pem, key: a.key }",
     "tls.cert: `none.pem` cannot be read as `DIR/none.pem`: No such file or directory (os error 2)"

@@ -155,7 +155,7 @@ fn a_file_of_a_secret_is_bounded() {
 )]
 #[case::far(
     "response: { @colour: [a] }",
-    "response.colour: unknown key `colour`; known here: set, add, remove, replace"
+    "response.colour: unknown key `colour`; write `set: { colour: ... }`, or `add`"
 )]
 #[case::list("request: { set: @[{ a: b }] }", "request.set: must be a map, as in `{ x-shop: 7 }`")]
 #[case::text("request: { set: @'a: b' }", "request.set: must be a map of `key: value` lines")]

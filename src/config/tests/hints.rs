@@ -197,7 +197,7 @@ fn one_message_for_a_limiter(#[case] text: &str, #[case] message: &str) {
 )]
 #[case::retries_of_an_upstream(
     "suffix: /a, @retries: 3",
-    "routes[0].retries: unknown key `retries`; it is `upstreams.NAME.throttle.retry.attempts`"
+    "routes[0].retries: unknown key `retries`; it is written at the upstream, as `throttle: { retry: { attempts: 3 } }`"
 )]
 #[case::timeout_of_an_upstream(
     "suffix: /a, @timeout: 3s",
@@ -245,7 +245,7 @@ fn one_message_for_a_route(#[case] route: &str, #[case] message: &str) {
 )]
 #[case::retries_of_an_upstream(
     "retry: 3\nroutes: [{ suffix: /a }]",
-    "2:1: retry: unknown key `retry`; it is `upstreams.NAME.throttle.retry.attempts`"
+    "2:1: retry: unknown key `retry`; it is written at the upstream, as `throttle: { retry: { attempts: 3 } }`"
 )]
 #[case::limiter(
     "limiter: { a: 5/s }\nroutes: [{ suffix: /a, limiters: [a] }]",

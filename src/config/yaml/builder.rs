@@ -5,7 +5,7 @@ use super::{
     variables::{Outside, fill, part_of_a_request},
 };
 use crate::config::{
-    indentation,
+    foreign, indentation,
     mistake::{Mistake, Position},
     quotes,
 };
@@ -44,7 +44,9 @@ fn with_hint(mut mistake: Mistake, text: &str) -> Mistake {
         return mistake;
     }
     let line = mistake.place.and_then(|place| text.lines().nth(place.line.saturating_sub(1)));
-    if let Some(wanted) = line.and_then(quotes::wanted) {
+    if let Some(hint) = line.and_then(foreign::in_line) {
+        mistake.reason = hint;
+    } else if let Some(wanted) = line.and_then(quotes::wanted) {
         mistake.reason.push_str(&format!("; it needs quotes: `\"{wanted}\"`"));
     } else if let Some(map) = line.and_then(quotes::map_in_a_line) {
         mistake.reason = format!(
@@ -203,6 +205,7 @@ impl<'t> Builder<'_, 't> {
             Ok((text, stand_ins)) => YamlValue::Scalar(Scalar { text, written, plain, stand_ins }),
             Err(reason) => {
                 let path = self.at();
+                let reason = foreign::explain(&written, reason);
                 let reason = match path.ends_with(".key") || path.ends_with(".cost") {
                     true => part_of_a_request(&written, self.outside).unwrap_or(reason),
                     false => reason,

@@ -3,7 +3,9 @@
 mod read;
 
 use crate::tls::client::ClientTls;
-use read::{decode, read_database, read_endpoints, read_login, read_options, unknown_option};
+use read::{
+    decode, no_scheme, read_database, read_endpoints, read_login, read_options, unknown_option,
+};
 use std::{fmt, path::PathBuf};
 
 /// A Redis URL and the settings for TLS, such as `rediss://:password@host:6380/2`. Its `Debug` hides passwords.
@@ -76,8 +78,7 @@ impl RedisUrl {
         if let Some(rest) = url.strip_prefix("unix:") {
             return Self::unix(rest, options);
         }
-        let (scheme, rest) =
-            url.split_once("://").ok_or("write `memory`, or a URL such as `redis://host:6379`")?;
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| no_scheme(url))?;
         let (kind, is_tls) = match scheme {
             "redis" => (Kind::One, false),
             "rediss" => (Kind::One, true),

@@ -76,6 +76,15 @@ pub(super) fn read_options(text: &str) -> Result<Vec<(&str, String)>, String> {
     options.map(read).collect()
 }
 
+/// The error for a text without a scheme. It quotes a host with a port, and nothing that may hold a password.
+pub(super) fn no_scheme(text: &str) -> String {
+    let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
+    let is_host = |c: char| c.is_ascii_alphanumeric() || "-._[]:".contains(c);
+    let is_address = port.parse::<u16>().is_ok() && host.chars().all(is_host);
+    let example = if is_address && !host.is_empty() { text } else { "host:6379" };
+    format!("write `memory`, or a URL such as `redis://{example}`")
+}
+
 /// The error for an unknown option. It quotes the name only if that looks like one: it may be part of a password.
 pub(super) fn unknown_option(name: &str) -> String {
     match name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') && name.len() < 32 {
