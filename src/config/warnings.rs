@@ -1,10 +1,11 @@
 //! Warns of settings that are allowed and probably not meant. Refuses nothing.
 
+mod starved;
 mod throttle;
 mod turns;
 
 use super::{
-    limiter::{Charge, FailurePolicy, LimiterConfig, Mode},
+    limiter::{Charge, FailurePolicy, LimiterConfig, Mode, Scope},
     limits_from::MissingLimiter,
     settings::{Config, Route, StoreConfig, Upstream},
     unit::{Rate, Span},
@@ -59,6 +60,7 @@ impl Config {
             warnings.extend(self.idle_priority(route));
             warnings.extend(colon_segment(route));
         }
+        warnings.extend(self.starved_routes());
         warnings.extend(self.nothing_is_limited());
         warnings.extend(self.nothing_is_held());
         warnings.extend(self.drains_early());
@@ -79,6 +81,8 @@ impl Config {
         warnings.extend(self.throttle_warnings());
         warnings.extend(self.circles());
         warnings.extend(self.open_services());
+        warnings.extend(self.open_admin());
+        warnings.extend(self.uncounted_gateways());
         for key in &self.clear_secrets {
             warnings.push(format!(
                 "`{key}` looks secret and is written in the file in clear text: take it from outside, as in \
@@ -124,6 +128,34 @@ impl Config {
                  on a loopback address",
                 service.key()
             )
+        })
+    }
+
+    /// Warns of an admin side that other hosts can read. `read: open` says that this is meant.
+    fn open_admin(&self) -> Option<String> {
+        let is_open = !self.admin.listen.ip().is_loopback() && self.admin.token.is_none();
+        (is_open && !self.document.says("admin", "read")).then(|| {
+            format!(
+                "other hosts can read the pages of the admin side on {}, with the keys of callers and the paths of requests: \
+                 set `token` and `read: token`, or listen on a loopback address; `read: open` says that it is meant",
+                self.admin.listen
+            )
+        })
+    }
+
+    /// Warns of a shared store without `gateways`: a gateway that has not reached it yet takes itself for the only one.
+    fn uncounted_gateways(&self) -> Option<String> {
+        let StoreConfig::Redis { .. } = self.store else { return None };
+        let shares = |limiter: &LimiterConfig| {
+            limiter.on_failure == FailurePolicy::Share
+                && limiter.mode == Mode::Enforce
+                && limiter.scope == Scope::Cluster
+        };
+        let is_counted = self.document.says("store", "gateways") || !self.limiting;
+        (!is_counted && self.limiters.iter().any(shares)).then(|| {
+            "`store` has no `gateways`: a gateway that starts while the store is away enforces the whole rate, as if it were \
+             the only one; write how many there are, as in `store: { url: ..., gateways: 3 }`"
+                .into()
         })
     }
 

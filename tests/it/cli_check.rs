@@ -73,7 +73,7 @@ fn check_prints_json() {
 /// Placeholders stand for all that is not there, and mistakes of the file itself are still found.
 #[rstest]
 #[case::secrets(
-    "store: 'redis://:${REDIS_PASSWORD}@redis:6379/0'\nadmin: { listen: '127.0.0.1:9090', token: '${file:/none}' }\n",
+    "store: { url: 'redis://:${REDIS_PASSWORD}@redis:6379/0', gateways: 1 }\nadmin: { listen: '127.0.0.1:9090', token: '${file:/none}' }\n",
     Ok("not read: ${REDIS_PASSWORD}, ${file:/none}")
 )]
 #[case::whole_values(
@@ -154,4 +154,24 @@ fn explain_reads_stdin() {
     let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(said["limiters"][0]["rule"], "token_bucket 5/s, burst 5");
     assert_eq!(said["max_wait_ms"], 1000.0);
+}
+
+#[test]
+fn check_names_the_place_of_a_byte_that_is_not_utf_8() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("latin.yaml");
+    fs::write(&file, b"upstream: http://a\n# f\xfcr\nroutes: [{ suffix: '*' }]\n").expect("a file");
+    let output = paceway_fed(dir.path(), &["check", "latin.yaml"], "");
+    assert_eq!(output.status.code(), Some(2));
+    let said = "latin.yaml:2:4: the byte 0xFC is not UTF-8; save the file as UTF-8\n";
+    assert_eq!(text(&output.stderr), said);
+}
+
+#[test]
+fn check_lists_twenty_mistakes_and_counts_the_others() {
+    let limiters: String = (0..3_000).map(|i| format!("  l{i}: 5/x\n")).collect();
+    let yaml = format!("upstream: http://a\nlimiters:\n{limiters}routes: [{{ suffix: '*' }}]\n");
+    let err = text(&check(&["-"], &yaml).stderr);
+    assert_eq!(err.lines().count(), 21, "{err}");
+    assert!(err.ends_with("stdin: and 2980 more\n"), "{err}");
 }

@@ -152,7 +152,7 @@ fn one_warning(#[case] limiters: &str, #[case] route: &str, #[case] warning: Opt
 
 #[test]
 fn a_day_begins_at_midnight_in_redis() {
-    let text = "upstream: http://a\nstore: redis://a\nroutes: [{ suffix: '*', limiters: [a], max_wait: 0 }]\n\
+    let text = "upstream: http://a\nstore: { url: 'redis://a', gateways: 1 }\nroutes: [{ suffix: '*', limiters: [a], max_wait: 0 }]\n\
                 limiters: { a: { algorithm: fixed_window, rate: 50000/day } }\n";
     assert!(parse(text).expect("a config").warnings().is_empty());
 }
@@ -175,4 +175,79 @@ fn a_wait_that_outlives_a_drain() {
     );
     assert_eq!(warnings("40s", "on"), [""; 0]);
     assert_eq!(warnings("30s", "off"), [""; 0]);
+}
+
+/// The warnings that hold `words`, of a file with the limiter `a` at its route.
+fn warned(top: &str, words: &str) -> usize {
+    let text = format!(
+        "upstream: http://v\n{top}\nlimiters: {{ a: 5/s }}\nroutes: [{{ suffix: '*', limiters: [a], max_wait: 1s }}]\n"
+    );
+    let warnings = parse(&text).expect("a config").warnings();
+    warnings.iter().filter(|warning| warning.contains(words)).count()
+}
+
+#[rstest]
+#[case::an_address("admin: 0.0.0.0:9090", 1)]
+#[case::every_address_of_ipv6("admin: { listen: '[::]:9090' }", 1)]
+#[case::one_of_a_network("admin: 10.0.0.1:9090", 1)]
+#[case::this_host("admin: '[::1]:9090'", 0)]
+#[case::nothing("", 0)]
+#[case::a_token("admin: { listen: 0.0.0.0:9090, token: '${SECRET}' }", 0)]
+#[case::meant("admin: { listen: 0.0.0.0:9090, read: open }", 0)]
+fn warns_of_an_admin_side_that_other_hosts_can_read(#[case] top: &str, #[case] warnings: usize) {
+    assert_eq!(warned(top, "other hosts can read"), warnings);
+}
+
+#[rstest]
+#[case::a_url("store: redis://a", 1)]
+#[case::of_sentinels("store: { url: 'redis-sentinel://a/m', prefix: p }", 1)]
+#[case::of_a_cluster("store: redis-cluster://a", 1)]
+#[case::a_number("store: { url: redis://a, gateways: 1 }", 0)]
+#[case::no_share("store: { url: redis://a, on_failure: reject }", 0)]
+#[case::memory("store: memory", 0)]
+fn warns_of_a_shared_store_without_a_number_of_gateways(
+    #[case] top: &str,
+    #[case] warnings: usize,
+) {
+    assert_eq!(warned(top, "has no `gateways`"), warnings);
+}
+
+/// The warning that requests of a route get nothing while those of another one wait.
+#[rstest]
+#[case::no_wait("a: 30/s", "max_wait: 0", "max_wait: 60s", true)]
+#[case::a_short_wait("a: 30/s", "max_wait: 100ms", "max_wait: 60s", true)]
+#[case::a_short_queue("a: 30/s", "max_wait: 100ms", "max_wait: 500ms", false)]
+#[case::of_a_window(
+    "a: { algorithm: sliding_window, rate: 30/s }",
+    "max_wait: 0",
+    "max_wait: 60s",
+    true
+)]
+#[case::a_cap("a: 30/s", "max_wait: 0", "max_wait_cap: 60s", true)]
+#[case::an_order_does_not_help(
+    "a: { rate: 30/s, fair: { by: '{host}' } }",
+    "max_wait: 0",
+    "max_wait: 60s, priority: low",
+    true
+)]
+#[case::less_than_its_turn("a: 10/s", "max_wait: 200ms", "max_wait: 60s, priority: low", true)]
+#[case::a_turn("a: 10/s", "max_wait: 300ms", "max_wait: 60s, priority: low", false)]
+#[case::a_wait("a: 30/s", "max_wait: 1s", "max_wait: 60s", false)]
+#[case::no_waits("a: 30/s", "max_wait: 0", "max_wait: 0", false)]
+#[case::observed("a: { rate: 30/s, mode: observe }", "max_wait: 0", "max_wait: 60s", false)]
+#[case::concurrency("a: { algorithm: concurrency, max: 3 }", "max_wait: 0", "max_wait: 9s", false)]
+fn warns_of_requests_that_cannot_wait_beside_others_that_do(
+    #[case] limiter: &str,
+    #[case] users: &str,
+    #[case] batch: &str,
+    #[case] is_warned: bool,
+) {
+    let text = format!(
+        "upstream: http://v\ndrain_timeout: 60s\nlimiters: {{ {limiter} }}\nroutes:\n\
+         - {{ name: users, suffix: /u, limiters: [a], {users} }}\n- {{ name: batch, suffix: /b, limiters: [a], {batch} }}\n"
+    );
+    let warnings = parse(&text).expect("a config").warnings();
+    let starts = "requests of the route `users` get nothing from the limiter `a` while requests of the route `batch` wait";
+    let found = warnings.iter().any(|warning| warning.starts_with(starts));
+    assert_eq!(found, is_warned, "{warnings:?}");
 }

@@ -45,6 +45,15 @@ impl YamlNode {
         scalar.plain && matches!(scalar.text.as_str(), "" | "~" | "null" | "Null" | "NULL")
     }
 
+    /// Whether this is a map that has a value for `key`, or a variable that is not read and may be anything.
+    pub(in crate::config) fn says(&self, key: &str) -> bool {
+        match &self.value {
+            YamlValue::Map(all) => all.iter().any(|(own, node)| own.name == key && !node.is_null()),
+            YamlValue::Scalar(scalar) => scalar.is_unread() && !scalar.written.contains("://"),
+            YamlValue::List(_) | YamlValue::Broken => false,
+        }
+    }
+
     /// The value of `key`, if this is a map that has it.
     pub(in crate::config) fn value_mut(&mut self, key: &str) -> Option<&mut Self> {
         let YamlValue::Map(entries) = &mut self.value else { return None };
