@@ -79,13 +79,31 @@ pub fn millis(micros: Micros) -> f64 {
     micros as f64 / 1000.0
 }
 
-/// Returns the message of the JSON parser without the text that it quotes from the body, which may be a credential.
-pub fn without_quoted(said: &str) -> String {
-    match (said.find('"'), said.rfind('"')) {
+/// Returns the message of the JSON parser in the words of JSON, and without the text that it quotes from the body, which may be
+/// a credential.
+pub fn in_plain_words(said: &str) -> String {
+    const TYPES: [(&str, &str); 6] = [
+        ("expected u64", "expected a whole number"),
+        ("expected i64", "expected a whole number"),
+        ("expected a boolean", "expected `true` or `false`"),
+        ("expected a sequence", "expected a list"),
+        ("type: sequence", "type: list"),
+        ("into the target type", "as this call"),
+    ];
+    let said = match (said.find('"'), said.rfind('"')) {
         (Some(start), Some(end)) if start < end => {
             format!("{}\"***\"{}", &said[..start], &said[end + 1..])
         }
         _ => said.to_owned(),
+    };
+    let said = TYPES.iter().fold(said, |said, (theirs, plain)| said.replace(theirs, plain));
+    // The name of a structure is followed by the place.
+    match said.split_once("expected struct ") {
+        Some((before, after)) => {
+            let place = after.split_once(' ').map_or("", |(_, place)| place);
+            format!("{before}expected a map {place}").trim_end().to_owned()
+        }
+        None => said,
     }
 }
 

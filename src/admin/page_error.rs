@@ -1,6 +1,6 @@
 //! The answer of an admin page that is an error: a problem of `application/problem+json`.
 
-use crate::{decision::without_quoted, store::StoreError};
+use crate::{decision::in_plain_words, store::StoreError};
 use axum::{
     extract::rejection::JsonRejection,
     http::{StatusCode, header::CONTENT_TYPE},
@@ -30,7 +30,7 @@ impl From<StoreError> for PageError {
 
 impl From<JsonRejection> for PageError {
     fn from(rejection: JsonRejection) -> Self {
-        Self(rejection.status(), without_quoted(&rejection.body_text()))
+        Self(rejection.status(), in_plain_words(&rejection.body_text()))
     }
 }
 

@@ -270,7 +270,12 @@ impl Proxy {
             let known = all.iter().map(|plan| plan.limiter.name.as_str());
             let hint = suggest(name, known)
                 .unwrap_or_else(|| "`GET /limiters` on the admin side lists all".into());
-            bad(format!("`limiters` names a limiter that the configuration does not have; {hint}"))
+            // A name that is none may be a credential in the wrong place.
+            let is_name = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+            bad(match name.len() <= 64 && name.chars().all(is_name) {
+                true => format!("the configuration has no limiter `{name}`; {hint}"),
+                false => format!("`limiter` is no name of a limiter; {hint}"),
+            })
         })
     }
 }
@@ -289,7 +294,24 @@ async fn read<T: DeserializeOwned>(request: &mut Request<Upload>) -> Result<T, F
         return Err(bad("send JSON, with `Content-Type: application/json`"));
     }
     let body = request.body_mut().read_ahead(MOST).await.map_err(spoilt)?;
-    serde_json::from_slice(&body).map_err(|error| bad(decision::without_quoted(&error.to_string())))
+    serde_json::from_slice(&body).map_err(|error| {
+        let why = shape(&body).map(str::to_owned);
+        bad(why.unwrap_or_else(|| decision::in_plain_words(&error.to_string())))
+    })
+}
+
+/// The mistake in the shape of a body that is JSON.
+fn shape(body: &[u8]) -> Option<&'static str> {
+    let Value::Object(call) = serde_json::from_slice(body).ok()? else {
+        return Some("the body is a map, as in `{\"limiters\": [{\"limiter\": \"search\"}]}`");
+    };
+    match call.get("limiters")? {
+        Value::Array(entries) if entries.iter().all(Value::is_object) => None,
+        Value::Array(_) => {
+            Some("in `limiters` each entry is a map, as in `[{\"limiter\": \"search\"}]`")
+        }
+        _ => Some("`limiters` is a list of maps, as in `[{\"limiter\": \"search\"}]`"),
+    }
 }
 
 fn of_json(body: Bytes) -> Response<Body> {

@@ -303,6 +303,77 @@ async fn calls_that_break_a_rule(#[case] path: &str, #[case] body: &str, #[case]
     }
 }
 
+/// An error has the words of JSON and of the configuration, whatever the gateway is written in.
+#[rstest]
+#[case::names("/v1/acquire", r#"{"limiters": ["search"]}"#, "each entry is a map")]
+#[case::one_name("/v1/acquire", r#"{"limiters": "search"}"#, "`limiters` is a list of maps")]
+#[case::a_list("/v1/acquire", r#"[7]"#, "the body is a map")]
+#[case::of_settle(
+    "/v1/settle",
+    r#"{"reservation": "r", "limiters": ["search"]}"#,
+    "each entry is a map"
+)]
+#[case::a_text(
+    "/v1/acquire",
+    r#"{"limiters": [{"limiter":"search"}], "max_wait_ms": "hunter2"}"#,
+    "expected a whole number"
+)]
+#[case::a_fraction(
+    "/v1/acquire",
+    r#"{"limiters": [{"limiter":"search","cost":1.5}]}"#,
+    "expected a whole number"
+)]
+#[case::no_switch(
+    "/v1/acquire",
+    r#"{"limiters": [{"limiter":"search"}], "wait": 1}"#,
+    "expected `true` or `false`"
+)]
+#[case::unknown(
+    "/v1/acquire",
+    r#"{"limiters": [{"limiter":"nosuch"}]}"#,
+    "the configuration has no limiter `nosuch`"
+)]
+#[case::unknown_to_renew(
+    "/v1/renew",
+    r#"{"limiter":"nosuch","lease":"1-1"}"#,
+    "the configuration has no limiter `nosuch`"
+)]
+#[case::a_credential_for_a_name(
+    "/v1/acquire",
+    r#"{"limiters": [{"limiter":"Bearer hunter2"}]}"#,
+    "`limiter` is no name of a limiter"
+)]
+#[case::no_key("/v1/acquire", r#"{"limiters": [{"limiter":"shop"}]}"#, "`shop`: this limiter has")]
+#[case::no_key_to_renew(
+    "/v1/renew",
+    r#"{"limiter":"shop","lease":"1-1"}"#,
+    "`shop`: this limiter has"
+)]
+#[case::no_lease(
+    "/v1/release",
+    r#"{"limiter":"search","lease":"1-1"}"#,
+    "`search`: only a concurrency limiter has leases"
+)]
+#[case::too_expensive(
+    "/v1/acquire",
+    r#"{"limiters": [{"limiter":"tokens","cost":101}]}"#,
+    "`tokens`: `cost` must be between 1 and 100"
+)]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_names_the_limiter_and_what_to_write(
+    #[case] path: &str,
+    #[case] body: &str,
+    #[case] words: &str,
+) {
+    let (_gateway, address) = service("").await;
+    let answer = send(address, path, body, &[]).await.answer().await.expect("a whole answer");
+    let detail = answer.json()["detail"].as_str().expect("a reason").to_owned();
+    assert!(answer.status == 400 && detail.contains(words), "{detail}");
+    for secret_or_type in ["hunter2", "struct", "i64", "u64", "sequence"] {
+        assert!(!detail.contains(secret_or_type), "{detail}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn only_programs_that_may_take_permits() {
     let body = r#"{"limiters": [{"limiter": "search"}]}"#;

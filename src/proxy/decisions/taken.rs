@@ -75,9 +75,11 @@ impl Proxy {
     ) -> Result<(usize, Vec<usize>), Failure> {
         let (limiter, plan) = self.limiter(&said.limiter)?;
         if !(0..=MOST_COST).contains(&said.cost) {
-            return Err(bad(format!("`cost` must be between 0 and {MOST_COST}")));
+            let name = &said.limiter;
+            return Err(bad(format!("`{name}`: `cost` must be between 0 and {MOST_COST}")));
         }
-        let own = decision::checks(plan, said.key.as_deref(), 1).map_err(bad)?;
+        let own = decision::checks(plan, said.key.as_deref(), 1);
+        let own = own.map_err(|why| bad(format!("`{}`: {why}", said.limiter)))?;
         let is_own = |check: &Check| own.iter().any(|own| own.key == check.key);
         let checks = reservation.checks().iter().enumerate();
         let places: Vec<_> = checks.filter(|(_, check)| is_own(check)).map(|(i, _)| i).collect();
@@ -93,7 +95,8 @@ impl Proxy {
     /// The concurrency permit of a call of `renew` or `release`.
     fn permit(&self, call: PermitCall) -> Result<(Check, Grant), Failure> {
         let plan = self.limiter(&call.limiter)?.1;
-        decision::permit(plan, call.key.as_deref(), &call.lease).map_err(bad)
+        let permit = decision::permit(plan, call.key.as_deref(), &call.lease);
+        permit.map_err(|why| bad(format!("`{}`: {why}", call.limiter)))
     }
 
     /// Extends a concurrency permit by its lease.
