@@ -144,8 +144,8 @@ impl Deref for Admin {
 async fn measured(State(admin): State<Admin>) -> impl IntoResponse {
     for (plan, level) in limiters::levels(&admin).await {
         // A level that the store does not report now keeps its last value; the store's metrics show the reason.
-        if let (Some(Ok(level)), Some(available)) = (level, &plan.metrics.available) {
-            available.set(level.remaining as f64);
+        if let (Some(Ok(each)), Some(available)) = (level, &plan.metrics.available) {
+            available.set(shown::tightest(each).remaining as f64);
         }
     }
     for (plan, left) in limiters::pauses(&admin) {
@@ -258,6 +258,9 @@ fn store(health: &Health) -> serde_json::Value {
     if let Some((span, why)) = health.away() {
         said["away_s"] = span.as_secs().into();
         said["why"] = why.to_string().into();
+        if !health.was_reached() {
+            said["never_reached"] = true.into();
+        }
     }
     said
 }

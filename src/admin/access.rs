@@ -186,7 +186,7 @@ fn is_of_another_page(headers: &HeaderMap) -> bool {
 
 impl Operator {
     /// Writes the line of the log about a change that was made. `key` is shown as pages show it.
-    pub(super) fn log(&self, change: &'static str, limiter: &str, key: Option<&str>) {
+    pub(super) fn log(&self, change: &'static str, limiter: Option<&str>, key: Option<&str>) {
         tracing::info!(by = %self, limiter, key, reason = self.reason.as_deref(), "{change}");
     }
 }

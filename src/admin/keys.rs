@@ -131,7 +131,7 @@ pub(super) async fn reset(
             }
         }
     }
-    operator.log("an operator resets all keys", &name, None);
+    operator.log("an operator resets all keys", Some(&name), None);
     Ok(Json(json!({ "reset": reset, "complete": scan.next.is_none() })))
 }
 

@@ -49,8 +49,8 @@ pub(super) struct Lease {
     lease: String,
 }
 
-/// The level of a limiter; `None` if it has none that can be shown.
-type Shown = Option<std::result::Result<Level, StoreError>>;
+/// The levels of the rates of a limiter; `None` if it has none that can be shown.
+type Shown = Option<std::result::Result<Vec<Level>, StoreError>>;
 
 // === pages
 
@@ -71,7 +71,7 @@ pub(super) async fn one(
 ) -> Result<Json<Value>> {
     let plan = admin.limiter(&name)?;
     let level = match has_level(plan) {
-        true => Some(level(&admin, &plan.current()).await),
+        true => Some(levels_at(&admin, &plan.current()).await),
         false => None,
     };
     Ok(Json(state(&admin, plan, &plan.current(), level)))
@@ -83,7 +83,7 @@ pub(super) async fn one_key(
 ) -> Result<Json<Value>> {
     let plan = admin.limiter(&name)?;
     let checks = checks(plan, Some(&key), 1)?;
-    let level = level(&admin, &checks).await;
+    let level = levels_at(&admin, &checks).await;
     let mut state = state(&admin, plan, &checks, Some(level));
     // The page shows the key in the form that the store has, so that it repeats no credential that was typed.
     if let Some(template) = &plan.limiter.key {
@@ -111,7 +111,7 @@ pub(super) async fn reset(
         learn::forget(auto, &admin.store).await?;
     }
     let reset = forget(&admin, &checks).await?;
-    operator.log("an operator resets a limiter", &name, None);
+    operator.log("an operator resets a limiter", Some(&name), None);
     Ok(reset)
 }
 
@@ -123,7 +123,7 @@ pub(super) async fn reset_key(
     let plan = admin.limiter(&name)?;
     let reset = forget(&admin, &checks(plan, Some(&key), 1)?).await?;
     let key = plan.limiter.key.as_ref().map(|template| key::shown(&template.canonical(&key)));
-    operator.log("an operator resets a key", &name, key.as_deref());
+    operator.log("an operator resets a key", Some(&name), key.as_deref());
     Ok(reset)
 }
 
@@ -246,8 +246,8 @@ pub(super) async fn levels_of<'a>(
     let mut levels = Vec::with_capacity(asked.len());
     for (plan, answers) in asked {
         let has_level = !answers.is_empty();
-        let level = tightest(answers).await;
-        levels.push((plan, has_level.then_some(level)));
+        let own = each(answers).await;
+        levels.push((plan, has_level.then_some(own)));
     }
     levels
 }
@@ -287,19 +287,23 @@ pub(super) fn pauses(admin: &Admin) -> impl Iterator<Item = (&LimiterPlan, f64)>
     })
 }
 
-async fn level(admin: &Admin, checks: &[Check]) -> std::result::Result<Level, StoreError> {
-    tightest(checks.iter().map(|check| admin.store.look(check)).collect()).await
+async fn levels_at(admin: &Admin, checks: &[Check]) -> std::result::Result<Vec<Level>, StoreError> {
+    each(checks.iter().map(|check| admin.store.look(check)).collect()).await
+}
+
+async fn each(answers: Vec<Answer<Level>>) -> std::result::Result<Vec<Level>, StoreError> {
+    let mut all = Vec::with_capacity(answers.len());
+    for answer in answers {
+        all.push(answer.get().await?);
+    }
+    Ok(all)
 }
 
 /// Awaits the levels of all rates of a limiter, and returns the level that all of them allow.
 pub(super) async fn tightest(
     answers: Vec<Answer<Level>>,
 ) -> std::result::Result<Level, StoreError> {
-    let mut all = Vec::with_capacity(answers.len());
-    for answer in answers {
-        all.push(answer.get().await?);
-    }
-    Ok(shown::tightest(all))
+    Ok(shown::tightest(each(answers).await?))
 }
 
 // === impl Acquire ===

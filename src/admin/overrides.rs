@@ -94,7 +94,7 @@ pub(super) async fn remove(
         admin.limiter(&name)?;
     }
     if before.is_some() {
-        operator.log("an operator removes an override", &name, None);
+        operator.log("an operator removes an override", Some(&name), None);
     }
     Ok(Json(json!({ "removed": before.is_some() })))
 }
@@ -128,7 +128,7 @@ pub(super) async fn remove_limiting(
 ) -> Result<Json<Value>> {
     let before = admin.overrides.set(None, None).await?;
     if before.is_some() {
-        operator.log("an operator removes the override of `limiting`", "", None);
+        operator.log("an operator removes the override of `limiting`", None, None);
     }
     Ok(Json(json!({ "removed": before.is_some() })))
 }

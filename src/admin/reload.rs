@@ -15,7 +15,7 @@ pub(super) async fn reload(
     State(admin): State<Admin>,
     Extension(operator): Extension<Operator>,
 ) -> Result<Json<Value>> {
-    operator.log("an operator reloads the configuration", "", None);
+    operator.log("an operator reloads the configuration", None, None);
     let live = admin.live.clone();
     // Reading files may block.
     let result = spawn_blocking(move || live.reload()).await;

@@ -56,9 +56,14 @@ pub(super) fn state(
     admin: &Admin,
     plan: &LimiterPlan,
     checks: &[Check],
-    level: Option<Result<Level, StoreError>>,
+    levels: Option<Result<Vec<Level>, StoreError>>,
 ) -> Value {
     let limiter = &plan.limiter;
+    let each = match &levels {
+        Some(Ok(each)) => each.clone(),
+        _ => Vec::new(),
+    };
+    let level = levels.map(|each| each.map(tightest));
     let rule = &checks[0].algorithm;
     let mut state = json!({
         "name": limiter.name,
@@ -122,7 +127,15 @@ pub(super) fn state(
     }
     let has_level = level.is_some();
     match level {
-        Some(Ok(level)) => show(&mut state, level),
+        Some(Ok(level)) => {
+            show(&mut state, level);
+            // Behind the levels of its rates are those of former states.
+            if limiter.rates.len() > 1 {
+                let rates = limiter.rates.iter().zip(&plan.checks).zip(each);
+                let each = rates.map(|((rate, check), level)| rate_level(rate, check, level));
+                state["levels"] = each.collect();
+            }
+        }
         Some(Err(error)) => state["error"] = error.to_string().into(),
         None => {}
     }
@@ -238,6 +251,13 @@ fn share(admin: &Admin, plan: &LimiterPlan, checks: &[Check], has_level: bool) -
         show(&mut shown, tightest(shares.iter().map(|share| share.level)));
     }
     Some(shown)
+}
+
+/// Writes the level of one rate of several.
+fn rate_level(rate: &Rate, check: &Check, level: Level) -> Value {
+    let mut shown = json!({ "rate": rate.to_string(), "limit": check.algorithm.limit() });
+    show(&mut shown, level);
+    shown
 }
 
 /// Writes a level.

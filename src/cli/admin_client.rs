@@ -10,20 +10,22 @@ use http::{
 use reqwest::{Client, RequestBuilder, Response};
 use serde_json::Value;
 use std::{
-    fs,
+    env, fs,
     path::{Path, PathBuf},
     time::Duration,
 };
 use tokio::runtime::Runtime;
 
+/// The environment variable with the address of the admin side.
+const VARIABLE: &str = "PACEWAY_ADMIN";
 /// The time that the gateway has for an answer. A list of keys takes up to 5 s.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The options of every command that asks a running gateway.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct AdminArgs {
-    /// Its admin address.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9090", value_parser = address)]
+    /// Its admin address; the environment variable PACEWAY_ADMIN names another default.
+    #[arg(long, value_name = "ADDRESS", default_value_t = default_address(), value_parser = address)]
     pub(super) admin: String,
     /// A file with the token of its admin side.
     #[arg(long, value_name = "FILE")]
@@ -43,6 +45,11 @@ pub(super) struct AdminClient {
     pub(super) ready: Value,
 }
 
+fn default_address() -> String {
+    let named = env::var(VARIABLE).ok().filter(|address| !address.is_empty());
+    named.unwrap_or_else(|| "127.0.0.1:9090".into())
+}
+
 /// Reads the address of an admin side: HOST:PORT, also as the URL that a browser shows.
 fn address(text: &str) -> Result<String, String> {
     let address = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
@@ -52,6 +59,9 @@ fn address(text: &str) -> Result<String, String> {
     });
     match port {
         Some(1..) if is_one => Ok(address.to_owned()),
+        _ if env::var(VARIABLE).is_ok_and(|named| named == text) => {
+            Err(format!("{VARIABLE} is no address with a port, such as 127.0.0.1:9090"))
+        }
         _ => Err("it is no address with a port, such as 127.0.0.1:9090".into()),
     }
 }

@@ -4,7 +4,7 @@ use super::{
     CommandError,
     admin_client::{AdminArgs, AdminClient, segment},
     print, print_json,
-    status::by,
+    status::{by, level, rate, said, switch},
 };
 use http::Method;
 use serde_json::{Map, Value};
@@ -51,15 +51,21 @@ pub(super) fn resume(name: &str, args: &AdminArgs) -> Result<(), CommandError> {
     if args.json {
         return print_json(&answer);
     }
-    if answer["removed"] != false {
-        return print(&format!("{name}: as the configuration says"));
-    }
-    print(&format!("{name}: as the configuration says; no override was set"))?;
+    let done = match answer["removed"] == false {
+        true => "no override was set",
+        false => "the override has ended",
+    };
     if name == "limiting" {
-        return Ok(());
+        let now = switch(&client.get("/limiters")?["limiting"]);
+        return print(&format!("limiting: {done}; now {now}"));
     }
     let page = format!("/limiters/{}", segment(name));
     let state = client.get(&page)?;
+    let level = match &*level(&state) {
+        "-" => String::new(),
+        level => format!(", level {level}"),
+    };
+    print(&format!("{name}: {done}; now {}, mode {}{level}", rate(&state), said(&state["mode"])))?;
     // A pause that the upstream has asked for is no override.
     let paused = state["paused_until"].as_str().map(|until| {
         let why = state["pause_reason"].as_str().unwrap_or("the upstream refused a request");

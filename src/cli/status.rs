@@ -75,25 +75,32 @@ fn store(store: &Value) -> String {
         said(&store["breaker"])
     );
     if let Some(why) = store["why"].as_str() {
-        text += &format!("; away for {} s: {why}", said(&store["away_s"]));
+        let never = if store["never_reached"] == true { ", never reached" } else { "" };
+        text += &format!("; away for {} s{never}: {why}", said(&store["away_s"]));
     }
     text
 }
 
 fn row(limiter: &Value) -> [String; 7] {
-    let level = match (limiter["level"].as_i64(), limiter["limit"].as_i64()) {
-        (Some(level), Some(limit)) => format!("{level} of {limit}"),
-        _ => "-".into(),
-    };
     [
         said(&limiter["name"]),
         rate(limiter),
         said(&limiter["mode"]),
-        level,
+        level(limiter),
         said(&limiter["waiting"]),
         limiter["next_slot_ms"].as_f64().map_or_else(|| "-".into(), millis),
         notes(limiter).join("; "),
     ]
+}
+
+/// The level of a limiter, or of each of its rates: `3 of 5, 58 of 60`. A `-` if it has none.
+pub(super) fn level(limiter: &Value) -> String {
+    let one = |level: &Value| {
+        Some(format!("{} of {}", level["level"].as_i64()?, level["limit"].as_i64()?))
+    };
+    let each = limiter["levels"].as_array().map(|each| each.iter().filter_map(one).collect());
+    let levels: Vec<_> = each.unwrap_or_else(|| one(limiter).into_iter().collect());
+    if levels.is_empty() { "-".into() } else { levels.join(", ") }
 }
 
 pub(super) fn rate(limiter: &Value) -> String {

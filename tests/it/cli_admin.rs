@@ -1,8 +1,10 @@
 //! The commands that ask a running gateway, as an operator types them.
 
-use crate::support::{Gateway, Redis, Upstream, eventually, free_port, paceway, reply};
+use crate::support::{
+    Gateway, Redis, Upstream, eventually, free_port, get, paceway, paceway_in, reply,
+};
 use serde_json::Value;
-use std::fs;
+use std::{fs, path::Path};
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -110,12 +112,77 @@ async fn resume_says_that_the_upstream_has_paused_a_limiter() {
     let upstream = Upstream::start(move |_| reply("429 Too Many Requests", &after, "")).await;
     let gateway = Gateway::start(&config(&upstream, "")).await;
     let (_, out, _) = ask(&gateway, &["resume", "account"]);
-    assert_eq!(out, "account: as the configuration says; no override was set\n");
+    assert_eq!(out, "account: no override was set; now 500/min, mode enforce, level 500 of 500\n");
     assert_eq!(gateway.get("/").await.status, 429);
     let (code, out, err) = ask(&gateway, &["resume", "account"]);
     assert_eq!((code, err.as_str()), (Some(0), ""));
     let reason = "because the upstream answered 429; `DELETE /limiters/account` ends that";
     assert!(out.contains("it is paused until 20") && out.contains(reason), "{out}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_rate_of_a_limiter_has_its_level() {
+    let upstream = Upstream::ok().await;
+    let gateway = Gateway::start(&format!(
+        "upstream: {}\nlimiters: {{ account: [5/h, 20/day], shop: {{ rate: [5/h, 20/day], key: '{{header.x-shop}}' }} }}\n\
+         routes: [{{ suffix: '*', limiters: [account, shop], max_wait: 0 }}]\n",
+        upstream.url()
+    ))
+    .await;
+    for _ in 0..2 {
+        assert_eq!(gateway.get("/").await.status, 200);
+    }
+    let (_, out, _) = ask(&gateway, &["status"]);
+    let row = out.lines().find(|line| line.starts_with("account")).expect("a row");
+    assert!(row.contains("5/h, 20/d") && row.contains("3 of 5, 18 of 20"), "{out}");
+    let state = gateway.limiter("account").await;
+    assert_eq!((&state["level"], &state["limit"]), (&3.into(), &5.into()));
+    let levels = state["levels"].as_array().expect("a list");
+    let shown: Vec<_> =
+        levels.iter().map(|one| (&one["rate"], &one["level"], &one["limit"])).collect();
+    let [hour, day] = ["5/h", "20/d"].map(Value::from);
+    assert_eq!(shown, [(&hour, &3.into(), &5.into()), (&day, &18.into(), &20.into())]);
+    // Each key has levels of its own.
+    let key = get(gateway.admin, "/limiters/shop/keys/-").await.json();
+    assert_eq!(key["levels"][1]["level"], 18, "{key}");
+    assert!(gateway.limiter("shop").await["levels"].is_null());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_environment_names_the_admin_side() {
+    let upstream = Upstream::ok().await;
+    let gateway = Gateway::start(&config(&upstream, "")).await;
+    let admin = gateway.admin.to_string();
+    let run = |args: &[&str], named: &str| {
+        let output = paceway_in(Path::new("."), args, &[("PACEWAY_ADMIN", named)]);
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, out, err) = run(&["status"], &admin);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(out.starts_with(&format!("gateway    {admin}, ready")), "{out}");
+    // An option says it for one command.
+    let closed = format!("127.0.0.1:{}", free_port());
+    assert_eq!(run(&["status", "--admin", &admin], &closed).0, Some(0));
+    let (code, _, err) = run(&["health"], "nowhere");
+    assert!(code == Some(2) && err.contains("PACEWAY_ADMIN is no address"), "{err}");
+    // Commands that ask no gateway do not read it.
+    assert_eq!(run(&["schema"], "nowhere").0, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn resume_says_what_holds_now() {
+    let upstream = Upstream::ok().await;
+    let gateway = Gateway::start(&config(&upstream, "")).await;
+    let end = ["--for", "10min", "--reason", "try"];
+    assert_eq!(ask(&gateway, &[&["set", "shop", "rate=1/s,9/min"][..], &end].concat()).0, Some(0));
+    let (_, out, _) = ask(&gateway, &["resume", "shop"]);
+    assert_eq!(out, "shop: the override has ended; now 5/s, 60/min, mode enforce\n");
+    assert_eq!(ask(&gateway, &[&["set", "limiting=off"][..], &end].concat()).0, Some(0));
+    let (_, out, _) = ask(&gateway, &["resume", "limiting"]);
+    assert_eq!(out, "limiting: the override has ended; now on\n");
+    // No line of the log names a limiter that is none.
+    let events = gateway.events();
+    assert!(events.iter().all(|event| event["limiter"] != ""), "{events:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -171,7 +238,14 @@ async fn changes_take_effect_on_all_gateways() {
     let (_, out, _) = ask(&other, &["status"]);
     assert!(out.contains("override: pause, until "), "{out}");
     let (code, out, err) = ask(&other, &["resume", "account"]);
-    assert_eq!((code, &*out, &*err), (Some(0), "account: as the configuration says\n", ""));
+    assert_eq!(
+        (code, &*out, &*err),
+        (
+            Some(0),
+            "account: the override has ended; now 500/min, mode enforce, level 500 of 500\n",
+            ""
+        )
+    );
     let (_, out, _) = ask(&other, &["resume", "account"]);
     assert!(out.contains("no override was set"), "{out}");
 

@@ -187,6 +187,11 @@ impl Health {
         self.away.lock().as_ref().map(|(since, why)| (since.elapsed(), why.clone()))
     }
 
+    /// Whether the store has answered a heartbeat of this process.
+    pub fn was_reached(&self) -> bool {
+        self.last_beat.lock().is_some()
+    }
+
     /// Why limiters have no decisions though the store is asked, by the hash tags of their keys (nothing: all), and since
     /// when: it refuses, or one server of several is silent.
     pub fn failures(&self) -> Vec<(Box<str>, Duration, StoreError)> {
