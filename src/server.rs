@@ -17,6 +17,7 @@ mod load_guard;
 mod listeners;
 mod losses;
 mod mount;
+mod outages;
 mod pauses;
 mod phase;
 mod proxy_protocol;
@@ -183,6 +184,7 @@ impl Server {
             live.learn(&store).await;
             tokio::spawn(pauses::report(live.clone(), store.pauses().events()));
             if let Some(health) = source.health() {
+                tokio::spawn(outages::report(health.clone()));
                 tokio::spawn(losses::report(live.clone(), store.clone(), health));
             }
             let admin = AdminParts {
@@ -233,9 +235,14 @@ impl Server {
                     _ = ends.recv() => return Err(ServerError::Worker),
                 }
             }
-            tracing::info!(signal, "the gateway drains");
-            draining.store(true, Relaxed);
             let limit = live.plan().config.drain_timeout;
+            tracing::info!(
+                signal,
+                waiting = live.plan().waiting(),
+                limit_s = limit.as_secs_f64(),
+                "the gateway drains"
+            );
+            draining.store(true, Relaxed);
             let _ = drain_end.set(Instant::now() + limit);
             let drained = drain(&phase, &mut ends, limit).await;
             source.leave().await;

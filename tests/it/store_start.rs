@@ -1,7 +1,7 @@
 //! Messages of a start with a store that it cannot use: what is wrong, where, and what to do; never a password.
 
 use crate::support::{
-    Authority, Cluster, Gateway, Redis, Said, Sentinels, Upstream, eventually, paceway_in,
+    Authority, Cluster, Gateway, Redis, Said, Sentinels, Upstream, eventually, get, paceway_in,
 };
 use rstest::rstest;
 use std::{
@@ -241,4 +241,40 @@ async fn a_server_that_is_busy_for_a_while_is_waited_for() {
     assert!(warnings.into_iter().any(|event| event.to_string().contains("OOM")));
     redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
     gateway.until_answered("/", 200).await;
+}
+
+/// A URL that leads nowhere is said again and again, because the gateway serves requests meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_was_never_reached_is_said_again() {
+    let upstream = Upstream::ok().await;
+    let gateway = Gateway::start(&config("redis://127.0.0.1:1", &upstream.url())).await;
+    assert_eq!(gateway.get("/").await.status, 200);
+    let ready = get(gateway.admin, "/readyz").await.json();
+    assert_eq!((&ready["ready"], &ready["store"]["never_reached"]), (&true.into(), &true.into()));
+    assert!(
+        ready["store"]["why"].as_str().is_some_and(|why| why.contains("127.0.0.1:1")),
+        "{ready}"
+    );
+    let repeated = eventually("it is said again", async || {
+        let events = gateway.events();
+        let said = "the store was never reached: limiters decide by their `on_failure`";
+        events.iter().find(|event| event["message"] == said).cloned()
+    })
+    .await;
+    assert_eq!(repeated["level"], "WARN");
+    assert!(repeated["error"].as_str().is_some_and(|why| why.contains("127.0.0.1:1")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_was_reached_once_is_only_away() {
+    let (upstream, redis) = (Upstream::ok().await, Redis::start());
+    let gateway = Gateway::start(&config(&redis.url(), &upstream.url())).await;
+    assert_eq!(gateway.get("/").await.status, 200);
+    drop(redis);
+    let store = eventually("it is away", async || {
+        let ready = get(gateway.admin, "/readyz").await.json();
+        ready["store"]["away_s"].is_number().then(|| ready["store"].clone())
+    })
+    .await;
+    assert!(store["never_reached"].is_null(), "{store}");
 }
