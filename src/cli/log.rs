@@ -1,12 +1,15 @@
 //! Starts the log: events for operators on stderr, access lines on stdout, in the forms of the configuration.
 //! `PACEWAY_LOG` chooses the events that are written.
 
+mod access_text;
+
 use super::CommandError;
 use crate::{
     config::{AccessLog, EventFormat},
     log::{LogStream, flush},
     suggest::suggest,
 };
+use access_text::AccessText;
 use anyhow::Context;
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
@@ -66,10 +69,7 @@ pub(super) fn start(
     let lines = Targets::new().with_target(ACCESS, Level::INFO);
     let lines: Option<Boxed> = match access {
         AccessLog::Off => None,
-        AccessLog::Text => {
-            let layer = layer.with_ansi(io::stdout().is_terminal());
-            Some(layer.with_level(false).with_filter(lines).boxed())
-        }
+        AccessLog::Text => Some(layer.event_format(AccessText).with_filter(lines).boxed()),
         AccessLog::Json => {
             let layer = layer.json().flatten_event(true).with_level(false);
             Some(layer.with_current_span(false).with_filter(lines).boxed())

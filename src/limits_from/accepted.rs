@@ -130,12 +130,13 @@ fn changes(
 
 fn log(changes: &[(String, &'static str, String)]) {
     for (limiter, change, row) in changes.iter().take(MAX_LINES) {
-        tracing::info!(limiter, change, row, "limits_from: a limiter is another");
+        let row = (!row.is_empty()).then_some(row);
+        tracing::info!(limiter, change, row, "limits_from: a limiter was {change}");
     }
     if changes.len() > MAX_LINES {
         tracing::info!(
             more = changes.len() - MAX_LINES,
-            "limits_from: further limiters are others"
+            "limits_from: more limiters were added, changed or removed"
         );
     }
 }

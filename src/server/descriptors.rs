@@ -77,11 +77,11 @@ impl Shares {
     /// Logs the shares, and warns when `max_connections` allows more clients than can have a call each.
     pub(super) fn log(&self, configured: Option<NonZeroUsize>) {
         let Self { limit, clients, upstreams, sure, .. } = self;
-        tracing::info!(
+        tracing::debug!(
             open_files = limit,
             clients,
             upstreams,
-            "the limit of open files is divided"
+            "the connections that the limit of open files allows"
         );
         if let Some(configured) = configured.filter(|configured| configured.get() > *sure) {
             tracing::warn!(

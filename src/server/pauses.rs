@@ -1,4 +1,5 @@
-//! Reports the pauses of limiters in the log: one line when a pause begins, and one when it ends.
+//! Reports the pauses of limiters in the log: one line when pauses begin, and one when they end. An answer that pauses several
+//! limiters writes one line with all of them.
 
 use crate::{
     answer::end,
@@ -8,54 +9,111 @@ use crate::{
     plan::Plan,
     store::{Pause, PauseEvent, PauseEvents},
 };
-use std::sync::Arc;
-use tokio::time::Instant;
+use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
+use tokio::time::{Instant, timeout_at};
 
 /// Bounds the lines: a limiter with a key has a pause for each of its keys.
 static BEGINS: Throttle = Throttle::new();
 static ENDS: Throttle = Throttle::new();
+/// How long a line waits for the pauses that begin or end together with the first one.
+const TOGETHER: Duration = Duration::from_millis(20);
+/// The most limiters, and the most keys, that a line lists.
+const MOST_NAMED: usize = 8;
 
-/// Writes a line for each of `events`, for as long as the process runs.
+/// The pauses that began, or ended, together.
+#[derive(Debug, Default)]
+struct PauseGroup {
+    limiters: BTreeSet<String>,
+    keys: BTreeSet<String>,
+    /// The latest end, and the status of an answer that caused a pause.
+    until: Option<Instant>,
+    status: u16,
+    is_ended_early: bool,
+}
+
+/// Writes lines about `events`, for as long as the process runs.
 pub(super) async fn report(live: Arc<Live>, mut events: PauseEvents) {
+    let (mut began, mut ended) = (PauseGroup::default(), PauseGroup::default());
+    let mut written_at = Instant::now();
     loop {
-        let event = events.next().await;
+        let is_idle = began.limiters.is_empty() && ended.limiters.is_empty();
+        // A due line does not wait for a row of events to end.
+        let event = match is_idle {
+            true => Some(events.next().await),
+            false if Instant::now() >= written_at => None,
+            false => timeout_at(written_at, events.next()).await.ok(),
+        };
+        if is_idle {
+            written_at = Instant::now() + TOGETHER;
+        }
         let plan = live.plan();
         match event {
-            PauseEvent::Began { key, until, status } => {
-                if let Some(Permit { suppressed }) = BEGINS.permit() {
-                    let (limiter, key) = shown(&plan, &key);
-                    let left = until.saturating_duration_since(Instant::now());
-                    let (until, pause_s) = (end(Pause::of(left, status).span), left.as_secs_f64());
-                    let why = match status {
-                        200..300 => "the upstream says that its quota is used up",
-                        _ => "the upstream refuses calls",
-                    };
-                    let status = (status > 0).then_some(status);
-                    tracing::warn!(
-                        limiter,
-                        key,
-                        until,
-                        pause_s,
-                        status,
-                        suppressed,
-                        "a pause begins: {why}"
-                    );
-                }
+            Some(PauseEvent::Began { key, until, status }) => {
+                began.add(&plan, &key);
+                began.until = began.until.max(Some(until));
+                began.status = began.status.max(status);
             }
-            PauseEvent::Grew { key, until, status } => {
+            Some(PauseEvent::Grew { key, until, status }) => {
                 let (limiter, key) = shown(&plan, &key);
                 let left = until.saturating_duration_since(Instant::now());
                 let until = end(Pause::of(left, status).span);
                 tracing::debug!(limiter, key, until, status, "a pause becomes longer");
             }
-            PauseEvent::Ended { key, is_over } => {
-                if let Some(Permit { suppressed }) = ENDS.permit() {
-                    let (limiter, key) = shown(&plan, &key);
-                    let by_operator = (!is_over).then_some(true);
-                    tracing::info!(limiter, key, by_operator, suppressed, "a pause has ended");
-                }
+            Some(PauseEvent::Ended { key, is_over }) => {
+                ended.add(&plan, &key);
+                ended.is_ended_early |= !is_over;
+            }
+            None => {
+                mem::take(&mut began).log_begin();
+                mem::take(&mut ended).log_end();
             }
         }
+    }
+}
+
+// === impl PauseGroup ===
+
+impl PauseGroup {
+    fn add(&mut self, plan: &Plan, state: &str) {
+        let (limiter, key) = shown(plan, state);
+        if self.limiters.len() <= MOST_NAMED {
+            self.limiters.insert(limiter.to_owned());
+        }
+        if self.keys.len() <= MOST_NAMED {
+            self.keys.extend(key);
+        }
+    }
+
+    fn log_begin(self) {
+        let Some((limiter, key)) = self.names() else { return };
+        let Some(Permit { suppressed }) = BEGINS.permit() else { return };
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        let left = left.unwrap_or_default();
+        let (until, pause_s) = (end(Pause::of(left, self.status).span), left.as_secs_f64());
+        let why = match self.status {
+            200..300 => "the upstream says that its quota is used up",
+            _ => "the upstream refuses calls",
+        };
+        let status = (self.status > 0).then_some(self.status);
+        tracing::warn!(limiter, key, until, pause_s, status, suppressed, "a pause begins: {why}");
+    }
+
+    fn log_end(self) {
+        let Some((limiter, key)) = self.names() else { return };
+        let Some(Permit { suppressed }) = ENDS.permit() else { return };
+        let by_operator = self.is_ended_early.then_some(true);
+        tracing::info!(limiter, key, by_operator, suppressed, "a pause has ended");
+    }
+
+    /// The limiters and their keys, each as a list; `None` for an empty group.
+    fn names(&self) -> Option<(String, Option<String>)> {
+        let list = |names: &BTreeSet<String>| {
+            let shown: Vec<_> = names.iter().take(MOST_NAMED).map(String::as_str).collect();
+            let more = if names.len() > MOST_NAMED { ", ..." } else { "" };
+            shown.join(", ") + more
+        };
+        let key = (!self.keys.is_empty()).then(|| list(&self.keys));
+        (!self.limiters.is_empty()).then(|| (list(&self.limiters), key))
     }
 }
 

@@ -134,11 +134,11 @@ async fn idle_clients_take_no_descriptors_from_calls_and_operators(
     let upstream = Upstream::start(|_| Reply { close: true, ..Reply::ok() }).await;
     // The soft limit alone is not enough for anything.
     let script = format!("ulimit -Sn 40; ulimit -Hn {limit};");
-    let gateway = Unread::start(&(before(&upstream) + client), &script, "");
+    let gateway = Unread::start(&(before(&upstream) + client), &script, "debug");
     let shares = gateway
         .events
         .iter()
-        .find(|event| event["message"] == "the limit of open files is divided");
+        .find(|event| event["message"] == "the connections that the limit of open files allows");
     assert_eq!(shares.expect("a line")["open_files"], limit, "{:?}", gateway.events);
     let warned = gateway.events.iter().any(|event| {
         let text = event["message"].as_str().unwrap_or_default();

@@ -280,3 +280,68 @@ routes: [{{ suffix: /x, upstream: a, limiters: [one] }}, {{ suffix: /broken, ups
         assert!(!line.contains("hunter2"), "{line}");
     }
 }
+
+/// A line of text has what an operator looks at first, and fits a terminal.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_of_text_is_short() {
+    let upstream = Upstream::ok().await;
+    let gateway = Gateway::start(&format!(
+        "access_log: text\nupstream: {}\nlimiters: {{ shop: {{ rate: 1/day, key: '{{header.x-shop}}' }} }}\n\
+         routes: [{{ suffix: '*', limiters: [shop], max_wait: 0 }}]\n",
+        upstream.url()
+    ))
+    .await;
+    let long = format!("/a/{}", "x".repeat(300));
+    let fields = [("X-Shop", "acme"), ("X-Request-Id", "0123456789abcdef")];
+    for target in ["/search?token=hunter2", "/search", &long] {
+        gateway.ask(target, &fields).await.answer().await.expect("an answer");
+    }
+    let lines = eventually("the lines", async || {
+        let lines = gateway.output().0;
+        (lines.len() == 3).then_some(lines)
+    })
+    .await;
+    let [passed, refused, cut] = &lines[..] else { panic!("{lines:?}") };
+    let words: Vec<_> = passed.split(' ').collect();
+    let [time, "200", "passed", "wait=0", "GET", "/search", "key=acme", upstream, "id=89abcdef"] =
+        words[..]
+    else {
+        panic!("{passed}")
+    };
+    assert!(time.len() == 13 && time.ends_with('Z'), "{time}");
+    assert!(upstream.starts_with("upstream=") && upstream.ends_with('s'), "{upstream}");
+    let words: Vec<_> = refused.split(' ').skip(1).collect();
+    assert_eq!(words[0], "429");
+    assert_eq!(words[2..], ["wait=0", "GET", "/search", "key=acme", "id=89abcdef"], "{refused}");
+    assert!(cut.chars().count() <= 120 && cut.contains("xxx… "), "{cut}");
+}
+
+/// An answer that pauses several limiters, each for several rates, is one line of the log; so is their end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_of_the_upstream_writes_one_line() {
+    let after = [("Retry-After", "1")];
+    let upstream = Upstream::start(move |_| reply("429 Too Many Requests", &after, "")).await;
+    let gateway = Gateway::start(&format!(
+        "upstream: {}\nlimiters: {{ one: [5/s, 100/min], two: 9/s, shop: {{ rate: 7/s, key: '{{header.x-shop}}' }} }}\n\
+         routes: [{{ suffix: '*', limiters: [one, two, shop], max_wait: 0 }}]\n",
+        upstream.url()
+    ))
+    .await;
+    gateway.ask("/", &[("X-Shop", "acme")]).await.answer().await.expect("an answer");
+    let about = |start: &str| {
+        let events = gateway.events();
+        let is_about =
+            |line: &&Value| line["message"].as_str().is_some_and(|said| said.starts_with(start));
+        events.iter().filter(is_about).cloned().collect::<Vec<_>>()
+    };
+    for start in ["a pause begins", "a pause has ended"] {
+        eventually("a line", async || (!about(start).is_empty()).then_some(())).await;
+    }
+    for start in ["a pause begins", "a pause has ended"] {
+        let lines = about(start);
+        let [line] = &lines[..] else { panic!("{lines:?}") };
+        let mut names: Vec<_> = line["limiter"].as_str().expect("names").split(", ").collect();
+        names.sort_unstable();
+        assert_eq!((&names[..], &line["key"]), (&["one", "shop", "two"][..], &json!("acme")));
+    }
+}
