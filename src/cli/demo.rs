@@ -60,7 +60,7 @@ pub(super) fn demo(port: u16, admin_port: u16, vendor_port: u16) -> Result<(), C
          # One call with its headers. Server-Timing says for how many ms it waited, if it did.\n\
          curl -i http://{gateway}/search; echo\n\
          \n\
-         # Stop it all with Ctrl-C."
+         # Stop it all with Ctrl-C; calls that still wait are served first. Ctrl-C again ends it at once."
     ))?;
     traffic::start(gateway)?;
     Ok(server.run().map_err(anyhow::Error::new)?)

@@ -2,7 +2,14 @@
 
 use anyhow::Context;
 use reqwest::Client;
-use std::{f64::consts::TAU, net::SocketAddr, sync::Arc, thread, time::Duration};
+use std::{
+    f64::consts::TAU,
+    io::{self, Write as _},
+    net::SocketAddr,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
 use tokio::{
     sync::Semaphore,
     time::{Instant, sleep},
@@ -20,7 +27,7 @@ const MOST: usize = 200;
 /// No call takes longer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Calls the gateway from a thread of its own, until the process ends.
+/// Calls the gateway from a thread of its own, until a signal ends the demo.
 pub(super) fn start(gateway: SocketAddr) -> anyhow::Result<()> {
     let client = Client::builder().timeout(PATIENCE).no_proxy().build();
     let client = client.context("no client for the callers")?;
@@ -28,10 +35,23 @@ pub(super) fn start(gateway: SocketAddr) -> anyhow::Result<()> {
     thread::Builder::new().name("callers".into()).spawn(move || {
         runtime.block_on(async {
             let [a, b, c, d] = CALLS.map(|(path, rate)| call(&client, gateway, path, rate));
-            tokio::join!(a, b, c, d)
+            let calls = async { tokio::join!(a, b, c, d) };
+            // The demo need not wait for calls of its own: those under way end with this runtime.
+            tokio::select! {
+                _ = calls => {}
+                _ = tokio::signal::ctrl_c() => say_the_end(),
+            }
         });
     })?;
     Ok(())
+}
+
+/// Says what the end of the demo waits for.
+fn say_the_end() {
+    let line = "# Stopping. Calls from other terminals that run or wait end first, for up to 30 s. Ctrl-C again ends all at \
+                once.";
+    // If stdout is closed, no reader waits for the end.
+    drop(writeln!(io::stdout(), "\n{line}"));
 }
 
 async fn call(client: &Client, gateway: SocketAddr, path: &str, rate: f64) {

@@ -131,3 +131,47 @@ fn the_demo_says_which_port_is_taken() {
         assert!(err.lines().last().is_some_and(|line| line.contains(&port)), "{err}");
     }
 }
+
+/// The callers of the demo itself are not waited for, and the operator reads what is.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_demo_says_what_its_end_waits_for() {
+    let mut demo = Gateway::demo(&["--port", "0", "--admin-port", "0", "--vendor-port", "0"]).await;
+    eventually("callers wait", async || {
+        let all = ["catalog", "orders", "exports"];
+        let mut waiting = 0.0;
+        for route in all {
+            waiting += demo.metric("paceway_waiting", &[("route", route)]).await;
+        }
+        (waiting > 0.0).then_some(())
+    })
+    .await;
+    demo.signal("INT");
+    eventually("it is said", async || {
+        let out = demo.output().0.join("\n");
+        out.contains("Calls from other terminals that run or wait end first").then_some(())
+    })
+    .await;
+    assert_eq!(demo.end().await.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_ctrl_c_ends_the_demo_at_once() {
+    let mut demo = Gateway::demo(&["--port", "0", "--admin-port", "0", "--vendor-port", "0"]).await;
+    // Calls of another program, some of which wait for longer than the test does.
+    let mut callers = Vec::new();
+    for _ in 0..60 {
+        callers.push(demo.ask("/search", &[]).await);
+    }
+    eventually("calls wait", async || {
+        let waiting = demo.metric("paceway_waiting", &[("route", "all")]).await;
+        (waiting > 20.0).then_some(())
+    })
+    .await;
+    demo.signal("INT");
+    eventually("it drains", async || {
+        demo.events().iter().any(|event| event["message"] == "the gateway drains").then_some(())
+    })
+    .await;
+    demo.signal("INT");
+    assert_eq!(demo.end().await.code(), Some(1));
+}
