@@ -16,7 +16,10 @@ pub use jiff::Timestamp;
 pub use quota::QuotaReport;
 pub use style::Style;
 
-use crate::upstream::headers::{HeaderFlags, number};
+use crate::{
+    key,
+    upstream::headers::{HeaderFlags, number},
+};
 use dialect::HeadQuotas;
 use http::{
     HeaderMap, HeaderName, StatusCode,
@@ -136,7 +139,7 @@ impl ThrottleRules {
     /// Whether the body of an answer has to be read before [`Self::hear`]: a condition asks for it, or the answer is a refusal
     /// whose head names no time. Only JSON of at most [`MAX_BODY`] that is not compressed is read.
     pub fn needs_body(&self, status: StatusCode, headers: &HeaderMap) -> bool {
-        if !is_json(headers) || is_cached(headers) {
+        if !has_readable_json(headers) || is_cached(headers) {
             return false;
         }
         match self.when.iter().any(|condition| condition.is_met(status, headers, None)) {
@@ -275,12 +278,11 @@ fn is_cached(headers: &HeaderMap) -> bool {
 
 /// Whether the body is JSON that can be read in one piece: no stream of events, not compressed, and not longer than
 /// [`MAX_BODY`] if the head names its length.
-fn is_json(headers: &HeaderMap) -> bool {
-    let Some(kind) = text(headers, &CONTENT_TYPE) else { return false };
-    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+fn has_readable_json(headers: &HeaderMap) -> bool {
+    let Some(content_type) = headers.get(CONTENT_TYPE) else { return false };
     let is_plain = |coding: &[u8]| coding.eq_ignore_ascii_case(b"identity");
     let length = headers.get(CONTENT_LENGTH).and_then(|length| number(length.as_bytes()));
-    (kind == "application/json" || kind == "text/json" || kind.ends_with("+json"))
+    key::is_json(content_type.as_bytes())
         && headers.get(CONTENT_ENCODING).is_none_or(|coding| is_plain(coding.as_bytes()))
         && length.is_none_or(|length| (1..=MAX_BODY as u64).contains(&length))
 }

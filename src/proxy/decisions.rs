@@ -6,13 +6,14 @@ mod taken;
 
 use super::{
     Arrival, Body, Client, Ending, Exchange, Proxy, attempt::Attempt, forward::spoilt,
-    record::Record, request_json::is_json, respond, service_token::has_token, validate,
+    record::Record, respond, service_token::has_token, validate,
 };
 use crate::{
     algorithm::{Level, Micros},
     answer::{Failure, PACEWAY_ORIGIN},
     config::{DecisionsConfig, Mode, Service},
     decision,
+    key::is_json,
     limit::{self, Admission, AlwaysReady, Caller as _, Reservation},
     plan::{KEPT_FOR, KeptReservation, LimiterPlan, WorkerCounters},
     store::{Check, Checks, Decision, Turn},

@@ -2,7 +2,7 @@
 //! Refuses requests of limiters that are not there.
 
 use super::{Proxy, Routed, forward::spoilt};
-use crate::{answer::Failure, limit, plan::RoutePolicy, upstream::UploadError};
+use crate::{answer::Failure, key::is_json, limit, plan::RoutePolicy, upstream::UploadError};
 use bytes::Bytes;
 use http::{
     HeaderMap, StatusCode,
@@ -85,28 +85,4 @@ fn too_large() -> Failure {
 fn may_be_json(headers: &HeaderMap) -> bool {
     !headers.contains_key(CONTENT_ENCODING)
         && headers.get(CONTENT_TYPE).is_none_or(|of| is_json(of.as_bytes()))
-}
-
-/// Whether a media type is JSON: `application/json`, `text/json`, or a type that ends in `+json`.
-pub(super) fn is_json(of: &[u8]) -> bool {
-    let end = of.iter().position(|byte| *byte == b';').unwrap_or(of.len());
-    let essence = of[..end].trim_ascii().to_ascii_lowercase();
-    essence.ends_with(b"/json") || essence.ends_with(b"+json")
-}
-
-#[cfg(test)]
-mod tests {
-    use rstest::rstest;
-
-    #[rstest]
-    #[case("application/json", true)]
-    #[case("application/json; charset=utf-8", true)]
-    #[case("Application/Problem+JSON", true)]
-    #[case("text/json ;x=y", true)]
-    #[case("application/x-www-form-urlencoded", false)]
-    #[case("application/jsonl", false)]
-    #[case("text/plain; a=application/json", false)]
-    fn is_json(#[case] of: &str, #[case] expected: bool) {
-        assert_eq!(super::is_json(of.as_bytes()), expected);
-    }
 }

@@ -3,9 +3,9 @@
 
 mod events;
 
-use super::{Proxy, Routed, request_json::is_json};
+use super::{Proxy, Routed};
 use crate::{
-    key::TrueCost,
+    key::{TrueCost, is_json},
     limit::{Reservation, Settled, Settlement},
     metrics::SettledPermits,
     upstream::{KeptBytes, KeptShare},

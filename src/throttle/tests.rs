@@ -135,6 +135,9 @@ fn a_body_is_held_only_where_it_decides(
     let rules = rules(&["429", "200 with json /error"]);
     let status = StatusCode::from_u16(status).unwrap();
     assert_eq!(rules.needs_body(status, &head(lines)), needed);
+#[case::amazon(200, &["content-type: application/x-amz-json-1.1"], true)]
+#[case::capitals(200, &["content-type: Application/X-Amz-JSON-1.0; charset=UTF-8"], true)]
+#[case::rows(200, &["content-type: application/x-ndjson"], false)]
 }
 
 #[test]
