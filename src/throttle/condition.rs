@@ -5,7 +5,7 @@ use crate::key::JsonPointer;
 use crate::suggest::nearest;
 use http::{HeaderMap, HeaderName, StatusCode};
 use serde_json::Value;
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 /// A condition such as `429`, `503 with retry-after`, or `200 with json /errors/0/extensions/code=THROTTLED`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,14 +18,27 @@ pub struct Condition {
 /// A part of an answer that a condition asks for, beside the status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Need {
-    /// A header, with one value of any or of these characters. Case does not matter.
-    Header { name: HeaderName, value: Option<String> },
-    /// A member of a JSON body, of any value but null or of this one.
-    Json { pointer: JsonPointer, value: Option<String> },
+    /// A header, one of whose values is the wanted one. Case does not matter.
+    Header { name: HeaderName, wanted: Wanted },
+    /// A member of a JSON body that is not null and has the wanted value.
+    Json { pointer: JsonPointer, wanted: Wanted },
+}
+
+/// The values that meet a need.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Wanted {
+    Any,
+    /// `=VALUE`.
+    Equal(String),
+    /// `~"PART"`: those that contain this text, in capitals or not.
+    Part(String),
 }
 
 /// The most needs of one condition.
 const MAX_NEEDS: usize = 8;
+const AND: &str = " and ";
+/// Begins a part of a value. Without the quote, the `~` is one of a JSON pointer.
+const PART: &str = "~\"";
 const FORMS: &str = "write a status, as in `429`, or one with a condition, as in `503 with retry-after`, \
                      `403 with x-ratelimit-remaining=0` or `200 with json /errors/0/extensions/code=THROTTLED`";
 /// Words that users write in place of `with`.
@@ -74,7 +87,7 @@ impl Condition {
                 false => format!("has no `with` after the status; {FORMS}"),
             });
         };
-        let needs: Vec<_> = needs.split(" and ").map(Need::parse).collect::<Result<_, _>>()?;
+        let needs: Vec<_> = Need::parse_all(needs)?;
         match needs.len() > MAX_NEEDS {
             true => Err(format!("has more than {MAX_NEEDS} conditions for one status")),
             false => Ok(Self { status, needs }),
@@ -131,18 +144,9 @@ impl fmt::Display for Condition {
         write!(f, "{}", self.status.as_u16())?;
         for (i, need) in self.needs.iter().enumerate() {
             f.write_str(if i == 0 { " with " } else { " and " })?;
-            let value = match need {
-                Need::Header { name, value } => {
-                    write!(f, "{name}")?;
-                    value
-                }
-                Need::Json { pointer, value } => {
-                    write!(f, "json {}", pointer.text())?;
-                    value
-                }
-            };
-            if let Some(value) = value {
-                write!(f, "={value}")?;
+            match need {
+                Need::Header { name, wanted } => write!(f, "{name}{wanted}")?,
+                Need::Json { pointer, wanted } => write!(f, "json {}{wanted}", pointer.text())?,
             }
         }
         Ok(())
@@ -177,36 +181,49 @@ fn read_status(text: &str) -> Result<StatusCode, String> {
 // === impl Need ===
 
 impl Need {
+    /// Reads the needs of a condition. An ` and ` within the quotes of a part joins nothing.
+    fn parse_all(text: &str) -> Result<Vec<Self>, String> {
+        let mut needs = Vec::new();
+        let mut rest = Some(text);
+        while let Some(text) = rest {
+            let is_before_and = |at: &usize| text.find(AND).is_none_or(|and| *at < and);
+            let quoted = text.find(PART).filter(is_before_and).map(|at| at + PART.len());
+            let within = quoted.and_then(|from| Some(from + text[from..].find('"')?));
+            let from = within.unwrap_or_default();
+            let end = text[from..].find(AND).map(|at| from + at);
+            needs.push(Self::parse(&text[..end.unwrap_or(text.len())])?);
+            rest = end.map(|end| &text[end + AND.len()..]);
+        }
+        Ok(needs)
+    }
+
     fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
-        let (name, value) = match text.split_once('=') {
-            Some((name, value)) => (name.trim_end(), Some(value.trim())),
-            None => (text, None),
-        };
-        if let Some(value) = value
-            && (value.is_empty() || value.starts_with('='))
-        {
-            return Err(format!("has no value after the `=`; leave it out, as in `with {name}`"));
-        }
-        let value = value.map(str::to_owned);
+        let at = text.find('=').into_iter().chain(text.find(PART)).min();
+        let (name, value) = text.split_at(at.unwrap_or(text.len()));
+        let (name, wanted) = (name.trim_end(), Wanted::parse(name.trim_end(), value)?);
         // `JSON` is no header either: it would be shown as `json`.
         let json = name.split_at_checked(4).filter(|(word, _)| word.eq_ignore_ascii_case("json"));
         let is_end = |rest: &str| rest.is_empty() || rest.starts_with([' ', '\t', '/']);
         if let Some((_, text)) = json.filter(|(_, rest)| is_end(rest)) {
-            return Ok(Self::Json { pointer: pointer::parse(text.trim())?, value });
+            return Ok(Self::Json { pointer: pointer::parse(text.trim())?, wanted });
         }
         if name.starts_with('/') {
             return Err(format!("has a path without `json` before it: `with json {name}`"));
         }
         if name.contains(['<', '>', '!', '~']) {
-            return Err("compares; a condition can only ask for a value with `=`".into());
+            return Err(
+                "compares; a condition can only ask for a value with `=`, or for a part of it \
+                 with `~`, as in `~\"rate limit\"`"
+                    .into(),
+            );
         }
         if name.contains(':') {
             return Err("has a `:`; the value of a header is written after a `=`".into());
         }
         let header = name.to_ascii_lowercase().parse();
         let name = header.map_err(|_| format!("names `{name}`, which is no header; {FORMS}"))?;
-        Ok(Self::Header { name, value })
+        Ok(Self::Header { name, wanted })
     }
 
     fn reads_body(&self) -> bool {
@@ -215,15 +232,21 @@ impl Need {
 
     fn is_met(&self, headers: &HeaderMap, body: Option<&Value>) -> bool {
         match self {
-            Self::Header { name, value: None } => headers.contains_key(name),
-            Self::Header { name, value: Some(value) } => headers
-                .get_all(name)
-                .iter()
-                .any(|field| field.as_bytes().trim_ascii().eq_ignore_ascii_case(value.as_bytes())),
-            Self::Json { pointer, value } => body.is_some_and(|body| {
-                pointer::any(pointer.names(), body, &mut |found| match value {
-                    Some(value) => is_written(found, value),
-                    None => !found.is_null(),
+            Self::Header { name, wanted } => headers.get_all(name).iter().any(|field| {
+                let field = field.as_bytes().trim_ascii();
+                match wanted {
+                    Wanted::Any => true,
+                    Wanted::Equal(value) => field.eq_ignore_ascii_case(value.as_bytes()),
+                    Wanted::Part(part) => has_part(field, part),
+                }
+            }),
+            Self::Json { pointer, wanted } => body.is_some_and(|body| {
+                pointer::any(pointer.names(), body, &mut |found| match wanted {
+                    Wanted::Any => !found.is_null(),
+                    Wanted::Equal(value) => written(found).as_deref() == Some(value),
+                    Wanted::Part(part) => {
+                        written(found).is_some_and(|found| has_part(found.as_bytes(), part))
+                    }
                 })
             }),
         }
@@ -231,25 +254,72 @@ impl Need {
 
     /// Whether this need is met wherever `other` is.
     fn follows_from(&self, other: &Self) -> bool {
-        self == other
-            || match (self, other) {
-                (Self::Header { name, value: None }, Self::Header { name: its, .. }) => name == its,
-                (
-                    Self::Json { pointer, value: None },
-                    Self::Json { pointer: its, value: Some(_) },
-                ) => pointer == its,
-                _ => false,
+        match (self, other) {
+            (Self::Header { name, wanted }, Self::Header { name: its, wanted: other }) => {
+                name == its && wanted.follows_from(other)
             }
+            (Self::Json { pointer, wanted }, Self::Json { pointer: its, wanted: other }) => {
+                pointer == its && wanted.follows_from(other)
+            }
+            _ => false,
+        }
     }
 }
 
-/// Whether a JSON value is a text, a number or a truth value that is written like `text`.
-fn is_written(found: &Value, text: &str) -> bool {
+// === impl Wanted ===
+
+impl Wanted {
+    /// Reads what follows the name of a header or the pointer `name`: nothing, `=VALUE` or `~"PART"`.
+    fn parse(name: &str, text: &str) -> Result<Self, String> {
+        let Some(part) = text.strip_prefix(PART) else {
+            let Some(value) = text.strip_prefix('=').map(str::trim) else { return Ok(Self::Any) };
+            return match value.is_empty() || value.starts_with('=') {
+                true => {
+                    Err(format!("has no value after the `=`; leave it out, as in `with {name}`"))
+                }
+                false => Ok(Self::Equal(value.to_owned())),
+            };
+        };
+        match part.strip_suffix('"').filter(|part| !part.contains('"')) {
+            Some("") => Err(format!("has no text between the quotes; write `with {name}`")),
+            Some(part) => Ok(Self::Part(part.to_owned())),
+            None => Err("needs the part of a value in two quotes, as in `~\"rate limit\"`".into()),
+        }
+    }
+
+    /// Whether each value that `other` wants is wanted.
+    fn follows_from(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Any, _) => true,
+            (Self::Part(part), Self::Equal(text) | Self::Part(text)) => {
+                has_part(text.as_bytes(), part)
+            }
+            _ => self == other,
+        }
+    }
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => Ok(()),
+            Self::Equal(value) => write!(f, "={value}"),
+            Self::Part(part) => write!(f, "~\"{part}\""),
+        }
+    }
+}
+
+/// Whether `text` contains `part`, in capitals or not.
+fn has_part(text: &[u8], part: &str) -> bool {
+    text.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part.as_bytes()))
+}
+
+/// A JSON value as text, if it is a text, a number or a truth value.
+fn written(found: &Value) -> Option<Cow<'_, str>> {
     match found {
-        Value::String(found) => found == text,
-        Value::Number(number) => number.to_string() == text,
-        Value::Bool(found) => text == if *found { "true" } else { "false" },
-        Value::Null | Value::Array(_) | Value::Object(_) => false,
+        Value::String(found) => Some(found.into()),
+        Value::Number(_) | Value::Bool(_) => Some(found.to_string().into()),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
     }
 }
 

@@ -17,7 +17,12 @@ pub(super) fn parse(text: &str) -> Result<JsonPointer, String> {
             false => format!("has a path that begins without `/`; did you mean `json /{plain}`?"),
         });
     }
-    JsonPointer::parse(text)
+    JsonPointer::parse(text).map_err(|reason| match text.contains('~') {
+        true => {
+            format!("{reason}; a part of a value is written in quotes, as in `~\"rate limit\"`")
+        }
+        false => reason,
+    })
 }
 
 /// Whether `test` is true for a value that `steps` lead to. `serde_json` bounds the depth of `value`, and the steps are

@@ -125,6 +125,9 @@ impl Style {
                 "429",
                 "403 with retry-after",
                 "403 with x-ratelimit-remaining=0",
+                // Secondary limits without a time, as they are called now and were called before.
+                "403 with json /message~\"secondary rate limit\"",
+                "403 with json /message~\"abuse detection\"",
                 "503 with retry-after",
             ],
             Self::Google => &[
@@ -132,6 +135,10 @@ impl Style {
                 "403 with json /error/errors/*/reason=rateLimitExceeded",
                 "403 with json /error/errors/*/reason=userRateLimitExceeded",
                 "403 with json /error/errors/*/reason=dailyLimitExceeded",
+                // A call whose answer is streamed as an array is refused within one.
+                "403 with json /*/error/errors/*/reason=rateLimitExceeded",
+                "403 with json /*/error/errors/*/reason=userRateLimitExceeded",
+                "403 with json /*/error/errors/*/reason=dailyLimitExceeded",
                 "503 with retry-after",
             ],
             Self::Salesforce => &[

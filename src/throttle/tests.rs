@@ -135,9 +135,25 @@ fn a_body_is_held_only_where_it_decides(
     let rules = rules(&["429", "200 with json /error"]);
     let status = StatusCode::from_u16(status).unwrap();
     assert_eq!(rules.needs_body(status, &head(lines)), needed);
-#[case::amazon(200, &["content-type: application/x-amz-json-1.1"], true)]
-#[case::capitals(200, &["content-type: Application/X-Amz-JSON-1.0; charset=UTF-8"], true)]
-#[case::rows(200, &["content-type: application/x-ndjson"], false)]
+}
+
+#[rstest]
+#[case::now(403, r#"{"message": "You have exceeded a secondary rate limit. Please wait."}"#, true)]
+#[case::before(403, r#"{"message": "You have triggered an abuse detection mechanism."}"#, true)]
+#[case::permission(403, r#"{"message": "Resource not accessible by integration"}"#, false)]
+#[case::other_status(422, r#"{"message": "You have exceeded a secondary rate limit."}"#, false)]
+fn github_refuses_by_a_message_alone(
+    #[case] status: u16,
+    #[case] body: &str,
+    #[case] refuses: bool,
+) {
+    let rules = ThrottleRules::new(Style::Github, None);
+    let lines = &["content-type: application/json", "x-ratelimit-remaining: 4000"];
+    let code = StatusCode::from_u16(status).unwrap();
+    assert_eq!(rules.needs_body(code, &head(lines)), status == 403);
+    let refusal = hear(&rules, status, lines, Some(body));
+    let pause = refusal.map(|refusal| rules.pause(&refusal, 1).as_secs());
+    assert_eq!(pause, refuses.then_some(60));
 }
 
 #[test]

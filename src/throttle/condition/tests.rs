@@ -20,6 +20,8 @@ fn fields(fields: &[(&'static str, &'static str)]) -> HeaderMap {
 #[case("403 with x-ratelimit-remaining=0")]
 #[case("200 with json /errors/0/extensions/code=THROTTLED")]
 #[case("403 with json /error/errors/*/reason=rateLimitExceeded and x-a")]
+#[case("403 with json /message~\"secondary rate limit\"")]
+#[case("403 with json /message~\"slow and steady\" and x-a~\"b\" and x-c=d")]
 #[case("429 with json-version=2")]
 #[case("429 with jsonp")]
 fn a_condition_is_shown_as_it_was_written(#[case] text: &str) {
@@ -45,6 +47,11 @@ fn a_condition_is_shown_as_it_was_written(#[case] text: &str) {
 #[case("403 with x-ratelimit-remaining: 0", "after a `=`")]
 #[case("403 with x-ratelimit-remaining=", "has no value")]
 #[case("403 with x-ratelimit-remaining==0", "has no value")]
+#[case("403 with x-ratelimit-remaining~0", "as in `~\"rate limit\"`")]
+#[case("403 with json /message~secondary", "as in `~\"rate limit\"`")]
+#[case("403 with json /message~\"secondary", "in two quotes")]
+#[case("403 with json /message~\"a\" b", "in two quotes")]
+#[case("403 with x-a~\"\"", "write `with x-a`")]
 #[case("200 with json", "has no path after `json`")]
 #[case("200 with jsOn", "has no path after `json`")]
 #[case("200 with json errors[0].code=A", "did you mean `json /errors/0/code`?")]
@@ -64,6 +71,9 @@ fn a_mistake_says_what_to_write(#[case] text: &str, #[case] reason: &str) {
 #[case::value("403 with x-ratelimit-remaining=0", 403, &[("x-ratelimit-remaining", " 0 ")], true)]
 #[case::other_value("403 with x-ratelimit-remaining=0", 403, &[("x-ratelimit-remaining", "10")], false)]
 #[case::case("429 with X-Scope=Global", 429, &[("x-scope", "global")], true)]
+#[case::part("429 with x-reason~\"RATE limit\"", 429, &[("x-reason", "a rate limit of 5")], true)]
+#[case::part_of_another("429 with x-reason~\"limit\"", 429, &[("x-reason", "lim it"), ("x-other", "limit")], false)]
+#[case::part_and_another("429 with a~\"x and y\" and b", 429, &[("a", "-x and y-")], false)]
 #[case::one_of_two("429 with a and b", 429, &[("a", "")], false)]
 #[case::both("429 with a and b", 429, &[("a", ""), ("b", "")], true)]
 fn the_head_decides(
@@ -83,6 +93,11 @@ fn the_head_decides(
 #[case("/errors/*/extensions/code", true)]
 #[case("/errors/*/extensions/code=THIRD", false)]
 #[case("/errors/00/a", false)]
+#[case("/errors/*/extensions/code~\"thro\"", true)]
+#[case("/errors/1/extensions/code~\"thro\"", false)]
+#[case("/a~1b~\".5\"", true)]
+#[case("/nothing~\"null\"", false)]
+#[case("/errors~\"code\"", false)]
 #[case("/a~1b=1.5", true)]
 #[case("/is=true", true)]
 #[case("/nothing", false)]
@@ -109,6 +124,9 @@ fn a_condition_that_never_decides_is_found() {
         ("429", "429 with retry-after"),
         ("503 with a", "503 with a=1 and b"),
         ("200 with json /a", "200 with json /a=1"),
+        ("200 with json /a", "200 with json /a~\"1\""),
+        ("200 with json /a~\"LIMIT\"", "200 with json /a=a limit"),
+        ("429 with a~\"limit\"", "429 with a~\"rate limit\" and b"),
     ] {
         assert!(condition(wide).covers(&condition(narrow)));
         assert!(!condition(narrow).covers(&condition(wide)));
