@@ -36,13 +36,11 @@ const CODES: &[&[&str]] = &[
     &["*", "errorCode"],
     &["status"],
 ];
-/// The places of a time: Discord, Telegram, others, Google's `RetryInfo` in an error.
-const TIMES: &[&[&str]] = &[
-    &["retry_after"],
-    &["parameters", "retry_after"],
-    &["error", "retry_after"],
-    &["error", "details", "*", "retryDelay"],
-];
+/// The places of a time: Discord, Telegram, others.
+const TIMES: &[&[&str]] =
+    &[&["retry_after"], &["parameters", "retry_after"], &["error", "retry_after"]];
+/// The time in Google's `RetryInfo`, which is somewhere among the details of an error.
+const RETRY_DELAY: &str = "retryDelay";
 /// The place of Shopify's cost of a query, in points.
 const COST: &str = "/extensions/cost";
 /// The place of a time in milliseconds: this gateway's own refusals.
@@ -57,7 +55,21 @@ pub(super) fn retry_after(body: &Value, clock: &UpstreamClock<'_>) -> Option<Dur
     };
     let millis = |value: &Value| seconds(value.as_f64()? / 1000.0);
     let times = TIMES.iter().find_map(|place| first(place, body, read));
-    first(MILLIS, body, millis).or(times).or_else(|| points_again(body))
+    let delay = || longest_delay(body, clock);
+    first(MILLIS, body, millis).or(times).or_else(delay).or_else(|| points_again(body))
+}
+
+/// Returns the longest `retryDelay` in a body, whose depth `serde_json` bounds.
+fn longest_delay(body: &Value, clock: &UpstreamClock<'_>) -> Option<Duration> {
+    match body {
+        Value::Array(items) => items.iter().filter_map(|item| longest_delay(item, clock)).max(),
+        Value::Object(members) => {
+            let own = members.get(RETRY_DELAY).and_then(Value::as_str);
+            let within = members.values().filter_map(|member| longest_delay(member, clock)).max();
+            own.and_then(|text| clock.read(text)).max(within)
+        }
+        _ => None,
+    }
 }
 
 /// Returns the time after which Shopify's bucket has the points of the query again.
@@ -96,13 +108,20 @@ pub(super) fn is_unprocessed(body: &Value) -> bool {
 
 fn has_code(body: &Value, codes: &[&str]) -> bool {
     let mut known = |value: &Value| value.as_str().is_some_and(|code| codes.contains(&code));
-    CODES.iter().any(|place| pointer::any(place, body, &mut known))
+    CODES.iter().any(|place| any(place, body, &mut known))
+}
+
+/// Whether `test` is true for a value at a place of the body or, if the body is an array, of one of its items: Google answers
+/// a streamed call with `[{"error": ...}]`.
+fn any(place: &[&str], body: &Value, test: &mut dyn FnMut(&Value) -> bool) -> bool {
+    let items = body.as_array().into_iter().flatten();
+    pointer::any(place, body, test) || items.into_iter().any(|item| pointer::any(place, item, test))
 }
 
 /// Returns the first value at a place that can be read.
 fn first<T>(place: &[&str], body: &Value, read: impl Fn(&Value) -> Option<T>) -> Option<T> {
     let mut found = None;
-    pointer::any(place, body, &mut |value| {
+    any(place, body, &mut |value| {
         found = read(value);
         found.is_some()
     });

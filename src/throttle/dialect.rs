@@ -79,6 +79,8 @@ impl HeadQuotas {
                 quotas.take((family, bucket), part, text.trim(), clock);
             }
         }
+        // A quota of nothing is one that the upstream does not know, whatever else it says about it.
+        quotas.buckets.retain(|bucket| bucket.limit != Some(0));
         let is_azure = || match style {
             Style::Azure => true,
             Style::Auto => AZURE.iter().any(|name| headers.contains_key(*name)),
@@ -181,7 +183,10 @@ impl HeadBucket {
             // `100, 100;w=60`: the drafts before 06 put the policy after the limit.
             HeaderPart::Limit => {
                 let limit = text.split([',', ';']).next().unwrap_or_default();
-                self.limit = self.limit.or(permits_of(limit));
+                // -1 means unknown, as 0 does.
+                let is_negative = number(limit).is_some_and(|limit| limit < 0.0);
+                let limit = if is_negative { Some(0) } else { permits_of(limit) };
+                self.limit = self.limit.or(limit);
             }
             HeaderPart::Remaining => self.remaining = self.remaining.or(Some(permits_of(text))),
             HeaderPart::Used => self.used = permits_of(text),
@@ -223,8 +228,8 @@ impl HeadBucket {
     fn report(&self) -> Option<QuotaReport> {
         let Self { name, limit, window, reset, .. } = self;
         let remaining = self.remaining()?;
-        let (limit, window) = (limit.filter(|limit| *limit > 0), *window);
-        Some(QuotaReport { name: name.clone(), remaining, limit, window, reset: *reset })
+        let (limit, window, reset) = (*limit, *window, *reset);
+        Some(QuotaReport { name: name.clone(), remaining, limit, window, reset })
     }
 
     /// The time at which an exhausted quota has permits again: its reset, at the latest after a whole window.

@@ -64,6 +64,19 @@ fn the_first_time_counts(#[case] lines: &[&str], #[case] millis: u64, #[case] so
 #[case::discord(r#"{"retry_after": 0.5}"#, Some(500))]
 #[case::telegram(r#"{"parameters": {"retry_after": 35}}"#, Some(35_000))]
 #[case::gemini(r#"{"error": {"details": [{}, {"retryDelay": "34s"}]}}"#, Some(34_000))]
+#[case::gemini_in_a_stream(
+    r#"[{"error": {"details": [{}, {"retryDelay": "34s"}]}}]"#,
+    Some(34_000)
+)]
+#[case::rpc_status(
+    r#"{"code": 8, "details": [{"retryDelay": "0.25s"}, {"retryDelay": "7s"}]}"#,
+    Some(7000)
+)]
+#[case::discord_in_an_array(r#"[{"retry_after": 0.5}]"#, Some(500))]
+#[case::a_delay_of_nonsense(
+    r#"[{"error": {"details": [{"retryDelay": 5}, {"retryDelay": "soon"}]}}]"#,
+    None
+)]
 #[case::this_gateway(r#"{"retry_after_ms": 1250}"#, Some(1250))]
 #[case::none(r#"{"retry_after": null}"#, None)]
 #[case::negative(r#"{"retry_after": -1}"#, None)]
@@ -98,6 +111,12 @@ fn a_refusal_in_a_body_is_one_only_if_a_condition_says_so() {
     r#"{"error": {"errors": [{"reason": "dailyLimitExceeded"}]}}"#,
     Repeat::Never
 )]
+#[case::no_money_in_an_array(
+    "429",
+    429,
+    r#"[{"error": {"code": "insufficient_quota"}}]"#,
+    Repeat::Never
+)]
 #[case::no_money("429", 429, r#"{"error": {"code": "insufficient_quota"}}"#, Repeat::Never)]
 #[case::payment("402", 402, "{}", Repeat::Never)]
 fn a_hard_quota_is_not_repeated(
@@ -116,6 +135,9 @@ fn a_hard_quota_is_not_repeated(
 #[rstest]
 #[case::condition(200, &["content-type: application/json"], true)]
 #[case::problem(200, &["content-type: application/problem+json; charset=utf-8"], true)]
+#[case::amazon(200, &["content-type: application/x-amz-json-1.1"], true)]
+#[case::capitals(200, &["content-type: Application/X-Amz-JSON-1.0; charset=UTF-8"], true)]
+#[case::rows(200, &["content-type: application/x-ndjson"], false)]
 #[case::stream(200, &["content-type: text/event-stream"], false)]
 #[case::no_kind(200, &[], false)]
 #[case::long(200, &["content-type: application/json", "content-length: 65537"], false)]

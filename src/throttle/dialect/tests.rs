@@ -128,6 +128,14 @@ fn shown(report: &QuotaReport) -> String {
 )]
 #[case::amazon(Style::Amazon, &["x-amzn-ratelimit-limit: 0.0167"], &[])]
 #[case::twilio(Style::Twilio, &["twilio-concurrent-requests: 17"], &[])]
+#[case::a_limit_of_nothing(Style::Auto, &["x-ratelimit-limit: 0", "x-ratelimit-remaining: 0", "x-ratelimit-reset: 1613466000"], &[])]
+#[case::a_limit_of_nothing_in_a_draft(Style::Ietf, &["ratelimit: limit=0, remaining=0, reset=5"], &[])]
+#[case::a_policy_of_nothing(Style::Ietf, &["ratelimit-policy: \"a\";q=0;w=60", "ratelimit: \"a\";r=0;t=5"], &[])]
+#[case::a_limit_below_nothing(Style::Openai, &["x-ratelimit-limit-tokens: -1", "x-ratelimit-remaining-tokens: 0"], &[])]
+#[case::no_tokens_of_none(Style::Anthropic, &["anthropic-ratelimit-tokens-limit: 0", "anthropic-ratelimit-tokens-remaining: 0"], &[])]
+#[case::used_of_nothing(Style::Shopify, &["x-shopify-shop-api-call-limit: 0/0"], &[])]
+#[case::usage_of_nothing(Style::Salesforce, &["sforce-limit-info: api-usage=0/0"], &[])]
+#[case::windows_of_nothing(Style::Riot, &["x-app-rate-limit: 0:10", "x-app-rate-limit-count: 0:10"], &[])]
 #[case::not_a_number(Style::Auto, &["x-ratelimit-limit: 20", "x-ratelimit-remaining: NaN"], &[])]
 #[case::negative(Style::Auto, &["x-ratelimit-limit: 20", "x-ratelimit-remaining: -1"], &[])]
 #[case::text(Style::Auto, &["x-ratelimit-remaining: unlimited"], &[])]
@@ -173,6 +181,10 @@ fn the_remaining_quota_is_read(
 )]
 #[case::azure_unknown(
     &["x-ratelimit-remaining-tokens: -1", "x-ratelimit-limit-tokens: -1", "x-ratelimit-reset-tokens: 0"],
+    None
+)]
+#[case::a_limit_of_nothing(
+    &["x-ratelimit-limit: 0", "x-ratelimit-remaining: 0", "x-ratelimit-reset: 1613466000"],
     None
 )]
 #[case::amazon(&["x-amzn-ratelimit-limit: 0.0167"], Some(59.880_239_520))]
