@@ -28,8 +28,9 @@ impl QuotaReport {
         if let Some(window) = self.window {
             return window == rate.period;
         }
-        // The limit of a bucket is its size: 40 for Shopify's, which gets 2 a second.
-        if self.limit.is_some_and(|limit| limit == rate.count || limit == capacity) {
+        // The limit of a bucket is its size: 40 for Shopify's, which gets 2 a second. A limiter may keep a little less.
+        let is_size = |limit: u64| (limit - limit / 16..=limit).contains(&capacity);
+        if self.limit.is_some_and(|limit| limit == rate.count || is_size(limit)) {
             return true;
         }
         let ends_in_time = self.reset.is_none_or(|reset| reset <= rate.period);

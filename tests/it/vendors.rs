@@ -1,5 +1,7 @@
 //! The configuration file of each vendor, before a pretend vendor that refuses as the real one does.
 
+mod windows;
+
 use crate::support::{Answer, Conn, Gateway, Reply, Upstream, eventually, reply, request};
 use paceway::throttle::Timestamp;
 use rstest::rstest;
@@ -77,6 +79,8 @@ async fn answered(gateway: &Gateway, call: &str, fields: &[(&str, &str)]) -> Ans
 const THROTTLED: &str = r#"{"errors": [{"message": "Throttled", "extensions": {"code": "THROTTLED"}}], "extensions":
     {"cost": {"requestedQueryCost": 150, "throttleStatus": {"maximumAvailable": 2000.0, "currentlyAvailable": 30.0,
     "restoreRate": 100.0}}}}"#;
+const SECONDARY: &str =
+    r#"{"message": "You have exceeded a secondary rate limit. Please wait a few minutes."}"#;
 const GRAPHQL: &str = "POST /admin/api/2026-07/graphql.json";
 
 #[rstest]
@@ -84,6 +88,8 @@ const GRAPHQL: &str = "POST /admin/api/2026-07/graphql.json";
     ("X-RateLimit-Remaining", "0"), ("X-RateLimit-Used", "5000"), ("X-RateLimit-Reset", &epoch(now, 2))], "{}"), 2000)]
 #[case::github_secondary("github", "GET /repos/a/b", |now| forbidden(now, &[("X-RateLimit-Remaining", "4000"),
     ("Retry-After", "1")], "{}"), 1000)]
+#[case::github_message("github", "GET /repos/a/b", |now| forbidden(now, &[("X-RateLimit-Remaining", "4000"),
+    ("Retry-After", "1")], SECONDARY), 1000)]
 #[case::github_write("github", "POST /repos/a/b/issues", |now| too_many(now, &[("Retry-After", "1")], "{}"), 1000)]
 #[case::shopify_rest("shopify-rest", "POST /admin/api/2026-07/orders.json", |now| too_many(now,
     &[("X-Shopify-Shop-Api-Call-Limit", "40/40"), ("Retry-After", "2.0")], "{}"), 2000)]
@@ -110,6 +116,8 @@ const GRAPHQL: &str = "POST /admin/api/2026-07/graphql.json";
 #[case::gemini("google", "POST /v1beta/models/a:generateContent", |now| too_many(now, &[],
     r#"{"error": {"status": "RESOURCE_EXHAUSTED", "details": [{"@type": "type.googleapis.com/google.rpc.RetryInfo",
         "retryDelay": "1.25s"}]}}"#), 1250)]
+#[case::gemini_in_a_stream("google", "POST /v1beta/models/a:streamGenerateContent", |now| too_many(now, &[],
+    r#"[{"error": {"status": "RESOURCE_EXHAUSTED", "details": [{"retryDelay": "1.25s"}]}}]"#), 1250)]
 #[case::amazon("amazon-sp-api", "GET /listings/2021-08-01/items/a", |now| too_many(now,
     &[("x-amzn-RateLimit-Limit", "0.8")], r#"{"errors": [{"code": "QuotaExceeded"}]}"#), 1250)]
 #[tokio::test(flavor = "multi_thread")]
@@ -138,6 +146,8 @@ async fn nothing_is_sent_until_the_time_that_the_vendor_names(
 /// The caller gets the vendor's own answer at once when the pause is longer than its time, and later calls are refused.
 #[rstest]
 #[case::github_without_a_time("github", "GET /repos/a/b", |now| too_many(now, &[("X-RateLimit-Remaining", "4000")], "{}"), 429)]
+#[case::github_by_its_message("github", "POST /repos/a/b/issues", |now| forbidden(now,
+    &[("X-RateLimit-Remaining", "4000")], SECONDARY), 403)]
 #[case::openai_without_credit("openai", "POST /v1/chat/completions", |now| too_many(now, &[],
     r#"{"error": {"code": "insufficient_quota"}}"#), 429)]
 #[case::google_day("google", "GET /v4/spreadsheets/a", |now| forbidden(now, &[],
@@ -162,6 +172,15 @@ async fn a_long_pause_is_not_waited_for(
     // GitHub: 60 s, of which a caller may wait 30 s.
     assert!(seconds.is_some_and(|seconds| (25..=600).contains(&seconds)), "{second:?}");
     assert_eq!(upstream.arrivals().len(), 1);
+    let begun = |event: &serde_json::Value| {
+        event["message"].as_str().is_some_and(|message| message.starts_with("a pause begins"))
+    };
+    eventually("one line says that the upstream refuses calls", async || {
+        let lines = gateway.events().into_iter().filter(begun).count();
+        assert!(lines <= 1, "one line for one refusal");
+        (lines == 1).then_some(())
+    })
+    .await;
 }
 
 /// Answers with the same status that say nothing about a quota pause nothing.

@@ -24,6 +24,17 @@ fn every_vendor_has_a_file_that_is_right_and_a_page_that_shows_it() {
     assert!(files >= 11, "only {files} found");
 }
 
+/// The head of an answer that is no stream comes when the model has written all of it.
+#[test]
+fn a_long_completion_is_waited_for() {
+    for name in ["anthropic", "google", "openai"] {
+        let text = fs::read_to_string(format!("config/vendors/{name}.yaml")).expect("a text");
+        let config = parse(&text).expect("a config");
+        let patience = config.upstreams[0].timeouts.response;
+        assert!(patience >= std::time::Duration::from_secs(600), "{name}: {patience:?}");
+    }
+}
+
 #[test]
 fn the_index_names_every_style() {
     let index = fs::read_to_string("docs/vendors/README.md").expect("a page");
