@@ -230,6 +230,10 @@ impl<'a> Record<'a> {
             self.tell_wait(headers);
         }
         if let Some(quota) = &self.quota {
+        let policy = self.route.map(|route| self.plan.counters[0].direct[route].policy);
+        if let Some(rules) = policy.and_then(|policy| self.plan.policies[policy].rules.as_ref()) {
+            rules.iter().for_each(|rules| rules.own.apply(headers));
+        }
             quota.add_to(headers);
         }
     }

@@ -129,6 +129,49 @@ async fn the_clients_host_can_be_preserved(#[case] bytes: &str, #[case] host: &s
     assert_eq!(upstream.calls()[0].head.all("host"), [host]);
 }
 
+/// A page of another origin reads neither the status nor `Retry-After` without them.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_gateways_own_answers_have_the_headers_that_the_operator_gives_them() {
+    let upstream = Upstream::ok().await;
+    let down = format!("http://127.0.0.1:{}", crate::support::free_port());
+    let gateway = Gateway::start(&format!(
+        "upstreams:
+  vendor: {{ url: {}, headers: {{ own: {{ set: {{ access-control-allow-origin: \"*\", x-both: upstream }} }} }} }}
+  down: {{ url: {down}, connect_timeout: 100ms }}
+limiters: {{ search: 1/h }}
+routes:
+- {{ name: preflight, suffix: /search, methods: [OPTIONS], upstream: vendor }}
+- {{ suffix: /search, upstream: vendor, limiters: [search], headers: {{ own: {{ set: {{ x-both: route }}, add: {{ vary: Origin }} }} }} }}
+- {{ suffix: /down, upstream: down, headers: {{ own: {{ add: {{ vary: Origin }} }} }} }}
+- {{ suffix: /none, upstream: vendor, limiters: [search], headers: {{ response: {{ set: {{ x-a: b }} }} }} }}
+",
+        upstream.url()
+    ))
+    .await;
+    let passed = gateway.get("/search").await;
+    assert_eq!((passed.status, passed.field("x-both")), (200, None), "the upstream's own answer");
+    let refused = gateway.get("/search").await;
+    assert_eq!(refused.status, 429);
+    assert_eq!(refused.field("access-control-allow-origin"), Some("*"));
+    assert_eq!((refused.field("x-both"), refused.field("vary")), (Some("route"), Some("Origin")));
+    for kept in ["retry-after", "ratelimit", "paceway-origin", "x-request-id"] {
+        assert!(refused.field(kept).is_some(), "{kept}");
+    }
+    let failed = gateway.get("/down").await;
+    assert_eq!((failed.status, failed.field("vary")), (502, Some("Origin")));
+    assert_eq!(gateway.get("/none").await.field("x-a"), None, "`response` is the upstream's");
+    for _ in 0..3 {
+        let preflight = exchange(&gateway, request("OPTIONS", "/search", &[])).await;
+        assert_eq!(preflight.status, 200, "a preflight takes no permit");
+    }
+    let grpc = crate::grpc::answer(&gateway, crate::grpc::call("/search")).await;
+    assert_eq!(
+        (grpc.status().as_u16(), &grpc.headers()["grpc-status"]),
+        (200, &"8".parse().unwrap())
+    );
+    assert_eq!(grpc.headers()["access-control-allow-origin"], "*");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_operators_rules_come_last() {
     let upstream = Upstream::start(|_| {

@@ -15,6 +15,7 @@ pub(super) fn changes(upstream: &Upstream, route: &Route) -> Vec<String> {
     for (what, pair) in [
         ("request", [&first.request, &then.request]),
         ("response", [&first.response, &then.response]),
+        ("own answer", [&first.own, &then.own]),
     ] {
         for (edits, from) in pair.into_iter().zip([&*of_upstream, "of the route"]) {
             let removed = edits.remove.iter().map(|name| format!("removes {name}"));

@@ -23,6 +23,15 @@ pub(in crate::config) const HEADERS: Keys = Keys {
             meaning: "changes to the headers of the upstream's responses, before the caller gets them",
             schema: r##""$ref": "#/$defs/optional_edits""##,
         },
+        KeySpec {
+            name: "own",
+            algorithms: "",
+            kind: "[changes](#headers)",
+            default: "none",
+            meaning: "changes to the headers of the gateway's own answers to requests of the route (429, 502, 503, ...), \
+                      such as [those of CORS](http.md#cors)",
+            schema: r##""$ref": "#/$defs/optional_edits""##,
+        },
     ],
     others: &[
         elsewhere(ANY, "write `headers: { request: { set: { NAME: ... } } }`, or `response`"),
@@ -33,6 +42,11 @@ pub(in crate::config) const HEADERS: Keys = Keys {
         meant("upstream", &["request"]),
         meant("downstream", &["response"]),
         meant("hide", &["response"]),
+        meant("refusal", &["own"]),
+        meant("refusals", &["own"]),
+        meant("gateway", &["own"]),
+        meant("errors", &["own"]),
+        meant("cors", &["own"]),
     ],
 };
 
@@ -120,5 +134,4 @@ pub(in crate::config) const EDITS: Keys = Keys {
     ],
 };
 
-const WHICH: &str =
-    "`request` or `response` comes first, as in `headers: { request: { set: { NAME: VALUE } } }`";
+const WHICH: &str = "`request`, `response` or `own` comes first, as in `headers: { request: { set: { NAME: VALUE } } }`";

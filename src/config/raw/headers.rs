@@ -30,6 +30,18 @@ const FRAMING: &[&str] = &[
     "upgrade",
 ];
 
+/// Headers by which an answer of the gateway says what happened. Clients wait by them.
+const SAID: &[&str] = &[
+    "allow",
+    "content-type",
+    "ratelimit",
+    "ratelimit-policy",
+    "retry-after",
+    "server-timing",
+    "x-request-id",
+];
+const SAID_PREFIXES: &[&str] = &["paceway-", "grpc-"];
+
 impl ConfigReader {
     /// Reads `headers` of an upstream with these URLs, or of a route to it.
     pub(super) fn header_rules(
@@ -42,7 +54,25 @@ impl ConfigReader {
         Rules {
             request: self.edits(&section, "request", None),
             response: self.edits(&section, "response", Some(targets)),
+            own: self.own_edits(&section),
         }
+    }
+
+    /// Reads `own`, which may not change what a refusal says by itself.
+    fn own_edits(&mut self, section: &ConfigSection<'_>) -> Edits {
+        let edits = self.edits(section, "own", None);
+        let is_said = |name: &&HeaderName| {
+            SAID.contains(&name.as_str())
+                || SAID_PREFIXES.iter().any(|p| name.as_str().starts_with(p))
+        };
+        if let Some(field) = section.get("own") {
+            for name in edits.names().filter(is_said) {
+                let reason =
+                    format!("`{name}` is a part of the gateway's answers that stays as it is");
+                self.note_at(&field, reason);
+            }
+        }
+        edits
     }
 
     fn edits(

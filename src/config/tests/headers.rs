@@ -142,7 +142,7 @@ fn a_file_of_a_secret_is_bounded() {
 #[rstest]
 #[case::direction(
     "@set: { a: b }",
-    "set: unknown key `set`; `request` or `response` comes first, as in `headers: { request: { set: { NAME: VALUE } } }`"
+    "set: unknown key `set`; `request`, `response` or `own` comes first, as in `headers: { request: { set: { NAME: VALUE } } }`"
 )]
 #[case::near("@reqest: { set: { a: b } }", "reqest: unknown key `reqest`; did you mean `request`?")]
 #[case::append(
@@ -273,6 +273,45 @@ fn what_frames_a_message_is_not_changed(
     let reason = "is for one connection or marks the end of a message, so only the gateway sets it";
     assert!(error.ends_with(&format!("`{name}` {reason}")), "{error}");
     assert_eq!(error.lines().count(), 1, "{error}");
+}
+
+#[rstest]
+fn what_a_refusal_says_is_not_changed(
+    #[values(
+        "Retry-After",
+        "RateLimit",
+        "ratelimit-policy",
+        "Content-Type",
+        "X-Request-Id",
+        "grpc-status",
+        "paceway-attempts"
+    )]
+    name: &str,
+    #[values(
+        "set: { NAME: 1 }",
+        "add: { NAME: [1] }",
+        "remove: [NAME]",
+        "replace: { NAME: { a: b } }"
+    )]
+    edit: &str,
+) {
+    let text = format!("own: {{ {} }}", edit.replace("NAME", name));
+    let error = with(&text).expect_err("must be refused").to_string();
+    assert!(error.ends_with("is a part of the gateway's answers that stays as it is"), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
+    let response = format!("response: {{ {} }}", edit.replace("NAME", name));
+    assert!(with(&response).is_ok(), "the upstream's answers are the operator's to change");
+}
+
+#[test]
+fn own_answers_have_changes_of_their_own() {
+    let config =
+        with("own: { set: { Access-Control-Allow-Origin: \"*\" }, add: { vary: Origin } }");
+    let config = config.expect("a config");
+    let headers = &config.upstreams[0].headers;
+    assert_eq!(pairs(&headers.own.set), [("access-control-allow-origin", "*", false)]);
+    assert_eq!(pairs(&headers.own.add), [("vary", "Origin", false)]);
+    assert!(headers.request.is_empty() && headers.response.is_empty() && !headers.is_empty());
 }
 
 #[test]

@@ -10,6 +10,8 @@ pub struct Rules {
     pub request: Edits,
     /// The changes of responses, made after all changes of the gateway itself.
     pub response: Edits,
+    /// The changes of the answers that the gateway makes itself, such as a 429.
+    pub own: Edits,
 }
 
 /// A list of changes of one message's headers: fields are removed first, then replaced, set and added.
@@ -28,15 +30,22 @@ pub struct Edits {
 // === impl Rules ===
 
 impl Rules {
-    /// Whether neither requests nor responses are changed.
+    /// Whether no message is changed.
     pub fn is_empty(&self) -> bool {
-        self.request.is_empty() && self.response.is_empty()
+        let Self { request, response, own } = self;
+        request.is_empty() && response.is_empty() && own.is_empty()
     }
 }
 
 // === impl Edits ===
 
 impl Edits {
+    /// The names of the fields that the list changes.
+    pub fn names(&self) -> impl Iterator<Item = &HeaderName> {
+        let values = self.set.iter().chain(&self.add).map(|(name, _)| name);
+        self.remove.iter().chain(self.replace.iter().map(|(name, _)| name)).chain(values)
+    }
+
     /// Whether the list is empty, so that headers need not be visited.
     pub fn is_empty(&self) -> bool {
         let Self { remove, replace, set, add } = self;
