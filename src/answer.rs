@@ -70,6 +70,15 @@ pub enum Failure {
         /// Permits that are left.
         remaining: i64,
     },
+    /// An operator has paused a limiter for longer than the request may wait: 429.
+    Paused {
+        /// The limiter that is paused.
+        policy: Policy,
+        /// The time after which a lone caller is admitted, µs.
+        retry_after: Micros,
+        /// Permits that are left.
+        remaining: i64,
+    },
     /// As many requests wait on this route as `max_waiting` allows: 503.
     QueueFull {
         /// The time until a slot is free, µs.
@@ -148,6 +157,9 @@ impl Failure {
             Self::Throttled { .. } => {
                 (S::TOO_MANY_REQUESTS, "upstream-throttled", "The upstream refuses calls for now")
             }
+            Self::Paused { .. } => {
+                (S::TOO_MANY_REQUESTS, "paused", "An operator has paused the calls")
+            }
             Self::QueueFull { .. } => {
                 (S::SERVICE_UNAVAILABLE, "queue-full", "Too many requests wait")
             }
@@ -210,6 +222,7 @@ impl Failure {
             | Self::TooLarge(..) => Outcome::BadRequest,
             Self::Limited { .. } | Self::Closed(_) => Outcome::Refused,
             Self::Throttled { .. } => Outcome::Throttled,
+            Self::Paused { .. } => Outcome::Paused,
             Self::QueueFull { .. } | Self::TooManyConnections => Outcome::QueueFull,
             Self::Draining { .. } => Outcome::Draining,
             Self::ClientLeft => Outcome::Cancelled,
@@ -251,8 +264,13 @@ impl Failure {
                 )
             }
             Self::Throttled { policy, retry_after, .. } => format!(
-                "the limiter `{}` is paused for longer than this request may wait, because the upstream has refused calls \
-                 or an operator has paused it; come back in {:.3} s",
+                "the limiter `{}` is paused for longer than this request may wait, because the upstream has refused \
+                 calls; come back in {:.3} s",
+                policy.name,
+                seconds(*retry_after)
+            ),
+            Self::Paused { policy, retry_after, .. } => format!(
+                "an operator has paused the limiter `{}` for longer than this request may wait; come back in {:.3} s",
                 policy.name,
                 seconds(*retry_after)
             ),
@@ -278,6 +296,7 @@ impl Failure {
         match self {
             Self::Limited { retry_after, .. }
             | Self::Throttled { retry_after, .. }
+            | Self::Paused { retry_after, .. }
             | Self::QueueFull { retry_after }
             | Self::Draining { retry_after }
             | Self::MissingLimiter { retry_after, .. } => Some(*retry_after),
@@ -302,9 +321,9 @@ impl Failure {
     /// The limiter that refused the request, and the permits that it has left; `None` for a failure that is no refusal.
     pub fn limited(&self) -> Option<(&Policy, i64)> {
         match self {
-            Self::Limited { policy, remaining, .. } | Self::Throttled { policy, remaining, .. } => {
-                Some((policy, *remaining))
-            }
+            Self::Limited { policy, remaining, .. }
+            | Self::Throttled { policy, remaining, .. }
+            | Self::Paused { policy, remaining, .. } => Some((policy, *remaining)),
             Self::Closed(closed) => Some((&closed.policy, closed.remaining)),
             _ => None,
         }

@@ -13,6 +13,8 @@ pub enum Outcome {
     Refused,
     /// The upstream has refused calls, and the limiters are paused for longer than the request may wait: 429.
     Throttled,
+    /// An operator has paused a limiter for longer than the request may wait: 429.
+    Paused,
     /// Too many requests wait on the route already, or too many clients are connected: 503.
     QueueFull,
     /// The gateway stops before the slot of the request: 503.
@@ -101,12 +103,13 @@ pub enum Refusal {
 
 impl Outcome {
     /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Passed,
         Self::Waited,
         Self::Observed,
         Self::Refused,
         Self::Throttled,
+        Self::Paused,
         Self::QueueFull,
         Self::Draining,
         Self::NoRoute,
@@ -125,6 +128,7 @@ impl Outcome {
             Self::Observed => "observed",
             Self::Refused => "refused",
             Self::Throttled => "throttled",
+            Self::Paused => "paused",
             Self::QueueFull => "queue_full",
             Self::Draining => "draining",
             Self::NoRoute => "no_route",

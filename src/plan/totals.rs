@@ -31,6 +31,7 @@ impl ExchangeTotals {
                 Outcome::Waited => 1,
                 Outcome::Refused
                 | Outcome::Throttled
+                | Outcome::Paused
                 | Outcome::QueueFull
                 | Outcome::Draining
                 | Outcome::LimiterMissing

@@ -141,7 +141,11 @@ impl<'r, 'p> Attempt<'r, 'p> {
         let policy = plan.policy(rate);
         let (retry_after, remaining) = (decision.retry_after, decision.level.remaining);
         if decision.level.paused > 0 {
-            return Failure::Throttled { policy, retry_after, remaining };
+            let bound = std::slice::from_ref(&self.checks[decision.bound_by]);
+            return match self.proxy.0.store.pauses().held(bound) {
+                Some(_) => Failure::Paused { policy, retry_after, remaining },
+                None => Failure::Throttled { policy, retry_after, remaining },
+            };
         }
         match self.closed_for(decision) {
             Some(left) => {

@@ -231,8 +231,9 @@ impl Proxy {
                 Ok(Decided { status, reservation: Some(reservation), refusal: None })
             }
             Err(mut failure) => {
-                if let Failure::Limited { policy, .. } | Failure::Throttled { policy, .. } =
-                    &mut failure
+                if let Failure::Limited { policy, .. }
+                | Failure::Throttled { policy, .. }
+                | Failure::Paused { policy, .. } = &mut failure
                 {
                     policy.quota = own_quota(policy.quota);
                 }

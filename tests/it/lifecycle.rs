@@ -221,6 +221,7 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
                 "observed",
                 "refused",
                 "throttled",
+                "paused",
                 "queue_full",
                 "draining",
                 "no_route",

@@ -248,6 +248,39 @@ async fn an_override_ends_by_itself_and_replaces_only_what_it_names() {
     assert_eq!(said, json!({ "removed": false }));
 }
 
+/// The upstream has refused nothing, and is not the place to look for the cause.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operators_pause_has_a_code_and_an_outcome_of_its_own() {
+    let upstream = Upstream::ok().await;
+    let gateway = Gateway::start(&config("memory", &upstream)).await;
+    let pause = json!({ "pause": true, "for": "1h", "reason": "a try" });
+    for (path, limiter) in
+        [("/a", "a"), ("/list", "list"), ("/places", "places"), ("/keyed", "keyed")]
+    {
+        put(&gateway, &format!("/limiters/{limiter}/override"), pause.clone()).await;
+        let refused = gateway.get(path).await;
+        assert_eq!((refused.status, refused.problem().as_str()), (429, "paused"), "{refused:?}");
+        let told = refused.json();
+        assert_eq!(
+            (&told["type"], &told["status"]),
+            (&json!("urn:paceway:problem:paused"), &json!(429))
+        );
+        let detail = told["detail"].as_str().expect("a detail");
+        assert!(detail.starts_with("an operator has paused the limiter"), "{detail}");
+        assert!(refused.field("retry-after").is_some() && refused.field("ratelimit").is_some());
+        assert_eq!(gateway.line(path).await["outcome"], "paused");
+    }
+    let count = gateway.metric("paceway_requests_total", &[("outcome", "paused")]).await;
+    assert_eq!(count, 4.0);
+    let (_, last) = call(&gateway, "GET", "/requests", &Value::Null).await;
+    assert_eq!(last["requests"][0]["decision"], "paused", "{last}");
+    let grpc = crate::grpc::answer(&gateway, crate::grpc::call("/a")).await;
+    let fields = grpc.headers();
+    assert_eq!(fields["grpc-status"], "8");
+    assert!(fields["grpc-message"].to_str().is_ok_and(|said| said.starts_with("an operator")));
+    assert_eq!(upstream.calls().len(), 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_override_is_refused_with_the_words_of_check() {
     let upstream = Upstream::ok().await;

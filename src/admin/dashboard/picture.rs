@@ -192,6 +192,7 @@ fn refusal(outcome: Outcome, is_closed: bool) -> &'static str {
         _ if is_closed => "the limiter is closed, because the store has lost its states",
         Outcome::Refused => "no slot comes within the time that it may wait",
         Outcome::Throttled => "the limiter is paused for longer than it may wait",
+        Outcome::Paused => "an operator has paused the limiter for longer than it may wait",
         Outcome::QueueFull => "as many requests wait on the route as may",
         Outcome::Draining => "the gateway stops before its slot",
         Outcome::StoreUnavailable => "the store gave no decision",

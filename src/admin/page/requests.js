@@ -3,7 +3,7 @@
 import { byId, h, hide } from "./dom.js";
 import { clock, span } from "./format.js";
 
-const KINDS = { held: "held", refused: "bad", throttled: "bad", queue_full: "bad", store_unavailable: "bad", draining: "bad" };
+const KINDS = { held: "held", refused: "bad", throttled: "bad", paused: "bad", queue_full: "bad", store_unavailable: "bad", draining: "bad" };
 const nodes = new Map();
 
 function row(request) {

@@ -121,7 +121,7 @@ fn json(line: &str) -> Result<LoggedRequest, LineError> {
     let recorded = match need("outcome")? {
         "passed" | "observed" => LoggedEnding::Passed,
         "waited" => LoggedEnding::Waited,
-        "refused" | "throttled" | "queue-full" | "queue_full" => LoggedEnding::Refused,
+        "refused" | "throttled" | "paused" | "queue-full" | "queue_full" => LoggedEnding::Refused,
         _ => LoggedEnding::Other,
     };
     let host = text("host").map(str::to_owned);
