@@ -237,12 +237,14 @@ impl Proxy {
             }
         };
         let upstream = &self.0.upstreams[routed.policy.upstream];
-        let mut pool = FirstConnection::new(upstream, exchange.record.started);
+        let since = exchange.record.started;
+        let mut pool = FirstConnection::new(upstream, since, since + routed.budget);
         let Some(checks) = checks else {
             let connection = match pool.at_hand() {
                 Some(connection) => connection,
                 None => {
                     let ready = pool.ready().await;
+                    exchange.record.waited_beside(pool.connecting);
                     exchange.record.connected(pool.made);
                     ready?
                 }
@@ -259,7 +261,7 @@ impl Proxy {
                 connection
             })
         };
-        exchange.record.waited();
+        exchange.record.waited_beside(pool.connecting);
         exchange.record.connected(pool.made);
         self.send(exchange, routed, Some(checks), (&mut granted, connected?), answer).await
     }

@@ -62,6 +62,7 @@ pub(super) struct LoggedResult {
     pub(super) outcome: Outcome,
     pub(super) status: Option<StatusCode>,
     pub(super) wait: Duration,
+    pub(super) connecting: Duration,
     pub(super) upstream: Option<Duration>,
     /// How often the request was sent; 0 if it was not.
     pub(super) attempts: u32,
@@ -176,6 +177,7 @@ impl AccessLine {
             priority,
             outcome = result.outcome.name(),
             wait_ms = millis(result.wait),
+            connect_ms = Some(result.connecting).filter(|span| !span.is_zero()).map(millis),
             upstream_ms = result.upstream.map(millis),
             total_ms = millis(result.started.elapsed()),
             attempts = forwarded.map(|_| result.attempts).filter(|attempts| *attempts > 0),

@@ -14,10 +14,24 @@ pub(super) struct FirstConnection<'a> {
     upstream: &'a Pool,
     /// When the attempt began. A connection that was idle for long then is not taken.
     since: Instant,
+    /// The end of the time that the request may wait.
+    until: Instant,
     /// The connection that is being made while the store decides, if none was open.
     ahead: Option<PendingConnection>,
     /// The connection that was made last, or that failed.
     pub(super) made: Option<MadeConnection>,
+    /// The slot of a request that waits.
+    due: Option<Instant>,
+    /// For how long the request waited for connections alone, its slot being there.
+    pub(super) connecting: Connecting,
+}
+
+/// The time for which a request that could have been sent had no connection.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Connecting {
+    pub(super) total: Duration,
+    /// The part of it since the request began to wait for a slot.
+    pub(super) within_wait: Duration,
 }
 
 /// A connection that was made, or that failed.
@@ -33,20 +47,24 @@ pub(super) struct SecondConnection<'a> {
     pub(super) upstream: &'a Pool,
     pub(super) again: &'a Resend,
     pub(super) fresh: Option<Connection>,
+    /// The end of the time that the request may wait.
+    pub(super) until: Instant,
 }
 
 // === impl FirstConnection ===
 
 impl<'a> FirstConnection<'a> {
-    /// The connection of an attempt that began at `since`. Begins to connect if no connection is open, so that it is made
-    /// while the store decides.
-    pub(super) fn new(upstream: &'a Pool, since: Instant) -> Self {
-        Self { upstream, since, ahead: upstream.connect_ahead(), made: None }
+    /// The connection of an attempt that began at `since` and may wait until `until`. Begins to connect if no connection is open,
+    /// so that it is made while the store decides.
+    pub(super) fn new(upstream: &'a Pool, since: Instant, until: Instant) -> Self {
+        let (ahead, connecting) = (upstream.connect_ahead(), Connecting::default());
+        Self { upstream, since, until, ahead, made: None, due: None, connecting }
     }
 
     /// Connects only shortly before the slot, which is not near.
-    pub(super) fn later(upstream: &'a Pool) -> Self {
-        Self { upstream, since: Instant::now(), ahead: None, made: None }
+    pub(super) fn later(upstream: &'a Pool, until: Instant) -> Self {
+        let (since, connecting) = (Instant::now(), Connecting::default());
+        Self { upstream, since, until, ahead: None, made: None, due: None, connecting }
     }
 }
 
@@ -63,12 +81,20 @@ impl Callee for FirstConnection<'_> {
     }
 
     async fn ready(&mut self) -> Result<Connection, Failure> {
+        let began = Instant::now();
         let (from, connection) = match self.ahead.take() {
-            Some(ahead) => (self.since, self.upstream.connection_ahead(ahead).await),
-            None => (Instant::now(), self.upstream.connection().await),
+            Some(ahead) => (self.since, self.upstream.connection_ahead(ahead, self.until).await),
+            None => (began, self.upstream.connection(self.until).await),
         };
-        let is_made = connection.is_ok();
-        self.made = Some(MadeConnection { times: (from, Instant::now()), is_made });
+        let (is_made, now) = (connection.is_ok(), Instant::now());
+        self.made = Some(MadeConnection { times: (from, now), is_made });
+        // Until the slot, the request would have waited anyway.
+        let alone = self.due.filter(|_| is_made).map_or(began, |due| due.max(began));
+        let took = now.saturating_duration_since(alone);
+        self.connecting.total += took;
+        if self.due.is_some() {
+            self.connecting.within_wait += took;
+        }
         connection.map_err(Failure::Upstream)
     }
 
@@ -76,8 +102,9 @@ impl Callee for FirstConnection<'_> {
         connection.recycle();
     }
 
-    fn waits(&mut self, _: Option<Duration>) {
+    fn waits(&mut self, time: Option<Duration>) {
         self.ahead = None;
+        self.due = Some(Instant::now() + time.unwrap_or_default());
     }
 }
 
@@ -98,7 +125,7 @@ impl Callee for SecondConnection<'_> {
     async fn ready(&mut self) -> Result<Connection, Failure> {
         match self.fresh.take() {
             Some(connection) => Ok(connection),
-            None => self.again.connection().await.map_err(Failure::Upstream),
+            None => self.again.connection(self.until).await.map_err(Failure::Upstream),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::{
     Body, Client, Proxy,
     access_line::{self, AccessLine, LoggedResult},
-    connecting::MadeConnection,
+    connecting::{Connecting, MadeConnection},
     quota_left::QuotaLeft,
     request_id::X_REQUEST_ID,
 };
@@ -47,6 +47,8 @@ pub(super) struct Record<'a> {
     pub(super) observed: bool,
     /// How long the request was held, before the first attempt at the upstream and before the second.
     pub(super) wait: Duration,
+    /// For how long the request had no connection after its slots had come.
+    connecting: Duration,
     /// The instant from which on the request is being held; `None` while it is not.
     pub(super) waits_since: Option<Instant>,
     /// The time from the slot to the head of the upstream's response, and for which a body was read ahead; of all attempts.
@@ -115,6 +117,7 @@ impl<'a> Record<'a> {
             claimed: None,
             observed: false,
             wait: Duration::ZERO,
+            connecting: Duration::ZERO,
             waits_since: None,
             upstream: None,
             attempts: 1,
@@ -144,8 +147,15 @@ impl<'a> Record<'a> {
 
     /// Ends the wait of the request, and adds it to the sum of its waits.
     pub(super) fn waited(&mut self) {
+        self.waited_beside(Connecting::default());
+    }
+
+    /// The same for a request that also had to wait for a connection, which is no wait for the limiters.
+    #[inline]
+    pub(super) fn waited_beside(&mut self, connecting: Connecting) {
+        self.connecting += connecting.total;
         if let Some(since) = self.waits_since.take() {
-            let wait = since.elapsed();
+            let wait = since.elapsed().saturating_sub(connecting.within_wait);
             self.wait += wait;
             if let Some(bound) = self.bound {
                 self.limiters[bound].wait.record(wait);
@@ -153,7 +163,7 @@ impl<'a> Record<'a> {
             if let Some(trace) = &mut self.trace {
                 let limiters = &self.plan.limiters;
                 let bound = self.bound.map(|limiter| limiters[limiter].limiter.name.as_str());
-                trace.waited(since, bound);
+                trace.waited(since, since + wait, bound);
             }
         }
     }
@@ -220,6 +230,10 @@ impl<'a> Record<'a> {
         let headers = response.headers_mut();
         headers.insert(&X_REQUEST_ID, self.id.clone());
         self.tell(headers);
+        let policy = self.route.map(|route| self.plan.counters[0].direct[route].policy);
+        if let Some(rules) = policy.and_then(|policy| self.plan.policies[policy].rules.as_ref()) {
+            rules.iter().for_each(|rules| rules.own.apply(headers));
+        }
         response
     }
 
@@ -230,10 +244,6 @@ impl<'a> Record<'a> {
             self.tell_wait(headers);
         }
         if let Some(quota) = &self.quota {
-        let policy = self.route.map(|route| self.plan.counters[0].direct[route].policy);
-        if let Some(rules) = policy.and_then(|policy| self.plan.policies[policy].rules.as_ref()) {
-            rules.iter().for_each(|rules| rules.own.apply(headers));
-        }
             quota.add_to(headers);
         }
     }
@@ -308,6 +318,7 @@ impl<'a> Record<'a> {
             outcome: self.outcome,
             status: self.status,
             wait: self.wait,
+            connecting: self.connecting,
             upstream: self.upstream,
             attempts: if self.sent { self.attempts } else { 0 },
         }
@@ -336,7 +347,8 @@ impl Drop for Record<'_> {
         // Without a response, the upstream's part of the time is unknown.
         if self.status.is_some() && self.outcome != Outcome::UpstreamFailed {
             let upstream = self.upstream.unwrap_or_default();
-            let spent = self.started.elapsed().saturating_sub(self.wait + upstream);
+            let spent =
+                self.started.elapsed().saturating_sub(self.wait + self.connecting + upstream);
             self.counters.overhead.0.record(spent);
         }
         if self.line.is_some() || self.trace.is_some() {

@@ -56,9 +56,9 @@ impl Proxy {
         first: Option<&Reservation>,
         again: &Resend,
     ) -> Result<Connection, Failure> {
-        let mut fresh = None;
+        let (mut fresh, until) = (None, record.started + routed.budget);
         if !again.is_seen() || first.is_none() {
-            let connection = again.connection().await.map_err(Failure::Upstream)?;
+            let connection = again.connection(until).await.map_err(Failure::Upstream)?;
             // Connecting may have taken so long that the slot is over: sent now, the request would add to those of later slots.
             if !first.is_some_and(Reservation::is_late) {
                 return Ok(connection);
@@ -67,7 +67,7 @@ impl Proxy {
         }
         let (checks, indices) = first.map(Reservation::for_another_attempt).unwrap_or_default();
         let upstream = &self.0.upstreams[routed.policy.upstream];
-        let mut pool = SecondConnection { upstream, again, fresh };
+        let mut pool = SecondConnection { upstream, again, fresh, until };
         if checks.is_empty() {
             return pool.ready().await;
         }

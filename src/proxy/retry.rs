@@ -124,13 +124,14 @@ impl Proxy {
             return Ok(AfterRefusal::Final(received));
         }
         let upstream = &self.0.upstreams[routed.policy.upstream];
-        let (mut kept, mut pool) = (Some(received), FirstConnection::later(upstream));
+        let until = exchange.record.started + routed.budget;
+        let (mut kept, mut pool) = (Some(received), FirstConnection::later(upstream, until));
         let way = (routed.route, routed.policy);
         let asked = (checks, &mut kept);
         let mut attempt = Attempt::retry(self, &mut exchange.record, way, asked, routed.budget);
         let paced = limit::pace(&self.0.store, checks, &mut attempt, &mut pool).await;
         drop(attempt);
-        exchange.record.waited();
+        exchange.record.waited_beside(pool.connecting);
         exchange.record.connected(pool.made);
         let (mut reservation, connection) = match (paced, kept) {
             (Ok(paced), _) => paced,

@@ -141,8 +141,8 @@ impl RequestTrace {
         });
     }
 
-    /// Notes a wait from `from` until now, and the limiter that caused it.
-    pub fn waited(&mut self, from: Instant, limiter: Option<&str>) {
+    /// Notes a wait from `from` to `to`, and the limiter that caused it.
+    pub fn waited(&mut self, from: Instant, to: Instant, limiter: Option<&str>) {
         let limiter = limiter.map(|name| KeyValue::new("paceway.limiter", name.to_owned()));
         let key = self.key.clone().map(|key| KeyValue::new("paceway.key", key));
         let attributes = limiter.into_iter().chain(key).collect();
@@ -151,7 +151,7 @@ impl RequestTrace {
             id: new_id(),
             kind: SpanKind::Internal,
             from,
-            to: Instant::now(),
+            to,
             attributes,
             status: Status::Unset,
         });

@@ -36,11 +36,26 @@ pub(super) struct Address {
     /// Whether `ejection` holds a value, readable without its lock.
     is_ejected: AtomicBool,
     ejection: Mutex<Option<Ejection>>,
+    reach: Mutex<Reach>,
+    /// An attempt to connect to the dead address is under way, which no request ends.
+    is_probed: AtomicBool,
     /// The findings of the health checks, if the upstream has any.
     pub(super) health: CheckedHealth,
     /// A log line has said that the address fails, and none yet that it works again.
     pub(super) is_noted: AtomicBool,
 }
+
+/// The findings of attempts to connect to an address.
+#[derive(Debug, Default)]
+struct Reach {
+    /// When the last connection was made.
+    reached: Option<Instant>,
+    /// When the first attempt in vain since then began, and when the last one ended.
+    in_vain: Option<(Instant, Instant)>,
+}
+
+/// The one attempt to connect to a dead address that outlasts its request. The next one may begin when it is dropped.
+pub(super) struct Probe(Arc<Address>);
 
 /// One address of an upstream, as operators see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +126,36 @@ impl Address {
             ejection: Mutex::default(),
             health: CheckedHealth::default(),
             is_noted: AtomicBool::new(false),
+            reach: Mutex::default(),
+            is_probed: AtomicBool::new(false),
         }
+    }
+
+    /// Notes that a connection to the address was made.
+    pub(super) fn connected(&self, now: Instant) {
+        *self.reach.lock() = Reach { reached: Some(now), in_vain: None };
+    }
+
+    /// Notes that the address accepted no connection on an attempt that began at `begun`. If another attempt has succeeded since
+    /// then, it is no news.
+    pub(super) fn not_connected(&self, begun: Instant, now: Instant) {
+        let mut reach = self.reach.lock();
+        if reach.reached.is_none_or(|reached| reached < begun) {
+            let first = reach.in_vain.map_or(begun, |(first, _)| first);
+            reach.in_vain = Some((first, now));
+        }
+    }
+
+    /// Whether the address has accepted no connection for as long as `limit`, which is longer than a restart takes. After a
+    /// while without an attempt that is no longer known.
+    pub(super) fn is_dead(&self, now: Instant, limit: Duration) -> bool {
+        let in_vain = self.reach.lock().in_vain;
+        in_vain.is_some_and(|(first, last)| now >= first + limit && now <= last + EJECTED.1)
+    }
+
+    /// Begins the one attempt that outlasts its request; `None` if it is under way.
+    pub(super) fn probe(self: &Arc<Self>) -> Option<Probe> {
+        (!self.is_probed.swap(true, Relaxed)).then(|| Probe(self.clone()))
     }
 
     pub(super) fn is_ejected(&self) -> bool {
@@ -150,6 +194,14 @@ impl Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.sockets[0].fmt(f)
+    }
+}
+
+// === impl Probe ===
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        self.0.is_probed.store(false, Relaxed);
     }
 }
 
@@ -246,6 +298,11 @@ impl PickedAddress {
     fn new(address: &Arc<Address>, on_trial: bool) -> Self {
         address.in_flight.fetch_add(1, Relaxed);
         Self { address: address.clone(), on_trial }
+    }
+
+    /// Whether the request tries an address whose ejection is over.
+    pub(super) fn is_on_trial(&self) -> bool {
+        self.on_trial
     }
 
     /// Notes a response: the address works, and an ejection ends.

@@ -65,7 +65,7 @@ impl Pool {
     /// The time before its slot at which a request should take a connection, so that it is ready by then: twice as long
     /// as the last connection took to make.
     pub fn lead(&self) -> Duration {
-        paceway_limit::limit::lead(Duration::from_micros(self.0.connect_micros.load(Relaxed)))
+        self.0.lead()
     }
 
     /// Takes a connection that is idle `now`; `None` if none is, or if the upstream has several addresses to choose from.
@@ -79,16 +79,20 @@ impl Pool {
     }
 
     /// Takes an idle connection, or makes one. An address that cannot be reached is passed over for the next; the only
-    /// address is tried again until `connect_timeout` is over, so that calls outlast a restart of the upstream.
+    /// address is tried again until `connect_timeout` is over, so that calls outlast a restart of the upstream. Where it has
+    /// been away for longer than that, a request that may wait until `until` waits no longer.
     ///
     /// # Errors
     ///
     /// [`UpstreamError::Connect`], [`UpstreamError::ConnectTimeout`] or [`UpstreamError::TlsTimeout`] if no address could
     /// be connected to.
-    pub async fn connection(&self) -> Result<Connection, UpstreamError> {
+    pub async fn connection(&self, until: Instant) -> Result<Connection, UpstreamError> {
         match find_source(&self.0, &[], true) {
             ConnectionSource::Ready(connection) => Ok(connection),
-            next => Box::pin(begin(&self.0, next, ConnectPolicy::since(Instant::now()))).await,
+            next => {
+                let policy = ConnectPolicy::since(Instant::now(), until);
+                Box::pin(begin(&self.0, next, policy)).await
+            }
         }
     }
 
@@ -96,14 +100,14 @@ impl Pool {
     /// connection to other requests. It is tried once, as no request needs it yet.
     pub fn connect_ahead(&self) -> Option<PendingConnection> {
         // A pool that keeps no idle connection would close one that no request takes at once.
-        if self.0.open.load(Relaxed) != 0 || self.0.keeps == 0 {
+        if self.0.open.load(Relaxed) != 0 || self.0.keeps == 0 || self.0.is_dead() {
             return None;
         }
         let (made, ahead) = oneshot::channel();
         let pool = self.0.clone();
         tokio::spawn(async move {
             let next = find_source(&pool, &[], true);
-            let once = ConnectPolicy { may_reuse: true, since: None };
+            let once = ConnectPolicy { may_reuse: true, since: None, until: None };
             if let Err(Ok(connection)) = made.send(begin(&pool, next, once).await) {
                 connection.recycle();
             }
@@ -121,16 +125,17 @@ impl Pool {
     pub async fn connection_ahead(
         &self,
         pending: PendingConnection,
+        until: Instant,
     ) -> Result<Connection, UpstreamError> {
         let PendingConnection { made, since } = pending;
         match made.await {
             Ok(Err(UpstreamError::Connect(_))) => {
                 let next = find_source(&self.0, &[], true);
-                Box::pin(begin(&self.0, next, ConnectPolicy::since(since))).await
+                Box::pin(begin(&self.0, next, ConnectPolicy::since(since, until))).await
             }
             Ok(made) => made,
             // The task that makes it has ended with its runtime.
-            Err(_) => self.connection().await,
+            Err(_) => self.connection(until).await,
         }
     }
 }
@@ -151,9 +156,10 @@ impl Resend {
     ///
     /// [`UpstreamError::Connect`], [`UpstreamError::ConnectTimeout`] or [`UpstreamError::TlsTimeout`] if no address could
     /// be connected to.
-    pub async fn connection(&self) -> Result<Connection, UpstreamError> {
+    pub async fn connection(&self, until: Instant) -> Result<Connection, UpstreamError> {
         let Self { pool, address, .. } = self;
-        let fresh = ConnectPolicy { may_reuse: false, ..ConnectPolicy::since(Instant::now()) };
+        let since = ConnectPolicy::since(Instant::now(), until);
+        let fresh = ConnectPolicy { may_reuse: false, ..since };
         let group = pool.cluster.group.load_full();
         if group.contains(address) {
             return make(pool, address.clone(), group.pick_again(address), fresh).await;

@@ -1,6 +1,7 @@
 //! Failures around a gateway: of upstreams, clients and stores. Each one gets a clear answer, permits that were not used
 //! are refunded, and the process lives.
 
+mod dead;
 mod requests;
 mod store;
 
@@ -97,6 +98,26 @@ async fn full_listener() -> (SocketAddr, (Socket, Vec<Conn>)) {
     (address, (socket, queue))
 }
 
+/// Accepts the clients of a listener from now on, and answers them.
+fn serve(listener: Socket) {
+    listener.set_nonblocking(true).expect("nonblocking");
+    let listener = tokio::net::TcpListener::from_std(listener.into()).expect("a listener");
+    tokio::spawn(async move {
+        loop {
+            let Ok((stream, _)) = listener.accept().await else { return };
+            tokio::spawn(async move {
+                let mut conn = Conn::over(stream);
+                while let Ok(Some(_)) = conn.request().await {
+                    let sent = conn.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
+                    if sent.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_accepts_no_connection_in_time_is_a_504_and_costs_nothing() {
     let (address, _queue) = full_listener().await;
@@ -126,24 +147,13 @@ routes: [{{ suffix: /search, limiters: [search], max_wait: 10s }}]
     let (listener, conns) = queue;
     tokio::time::sleep(Duration::from_millis(100)).await;
     drop(conns);
-    listener.set_nonblocking(true).expect("nonblocking");
-    let listener = tokio::net::TcpListener::from_std(listener.into()).expect("a listener");
-    tokio::spawn(async move {
-        loop {
-            let Ok((stream, _)) = listener.accept().await else { return };
-            tokio::spawn(async move {
-                let mut conn = Conn::over(stream);
-                while let Ok(Some(_)) = conn.request().await {
-                    let sent = conn.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
-                    if sent.is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-    });
+    serve(listener);
     assert_eq!(asked.answer().await.expect("an answer").status, 200);
     assert!(gateway.metric("paceway_late_wakeups_total", &[("limiter", "search")]).await >= 1.0);
+    // The kernel repeats its connect after a second, and that is no wait for the limiter.
+    let line = gateway.line("/search").await;
+    let (waited, connected) = (line["wait_ms"].as_f64(), line["connect_ms"].as_f64());
+    assert!(connected >= Some(500.0) && waited < connected, "{line}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -50,7 +50,8 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
             default: "`2s`",
             meaning: "until a connection is made, TLS included; then the next address is tried. 504 after the \
                       last address, or after three of these times. A single address that refuses connections is \
-                      [tried again](http.md#addresses-of-an-upstream) until this time has passed",
+                      [tried again](http.md#addresses-of-an-upstream) until this time has passed. An upstream that has \
+                      been away for longer costs no request more than its own wait budget",
             schema: r##""default": "2s",
 "$ref": "#/$defs/duration""##,
         },

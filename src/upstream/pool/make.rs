@@ -18,13 +18,17 @@ use crate::{
 };
 use smallvec::SmallVec;
 use std::{
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
 };
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep, timeout},
+};
 
 /// A request spends at most 3 × `connect_timeout` on connecting, however many addresses there are.
 const ATTEMPTS: u32 = 3;
@@ -52,6 +56,8 @@ pub(super) struct ConnectPolicy {
     /// The only address of an upstream is connected to again until `connect_timeout` after this instant. `None` tries it
     /// once.
     pub(super) since: Option<Instant>,
+    /// The end of the time that the request may wait. A dead address gets no more. `None`: no request waits.
+    pub(super) until: Option<Instant>,
 }
 
 /// Picks the connection or the address for a request that has `tried` some addresses in vain.
@@ -111,12 +117,23 @@ pub(super) async fn make(
     let mut limit_now = limit;
     let mut tried = SmallVec::<[Arc<Address>; 4]>::new();
     loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let failed = match attempt(pool, &address, limit_now.min(left)).await {
-            Ok(wire) => {
-                pool.cluster.reached(&address);
-                return Ok(Connection { wire, address, picked, pool: pool.clone() });
+        let begun = Instant::now();
+        let left = until.saturating_duration_since(begun).min(limit_now);
+        let is_trial = picked.as_ref().is_some_and(PickedAddress::is_on_trial);
+        let is_dead = !is_trial && address.is_dead(begun, limit);
+        let patience = policy.until.filter(|_| is_dead);
+        let patience = patience.map(|until| until.saturating_duration_since(begun));
+        let tried_at = match patience.map(|patience| patience.max(pool.lead())) {
+            Some(patience) if patience < left => {
+                attempt_briefly(pool, &address, left, patience).await
             }
+            _ => attempt(pool, &address, left, &AtomicBool::new(false)).await,
+        };
+        if let (Some((_, end)), Some(patience)) = (&mut again, patience) {
+            *end = (begun + patience).min(*end);
+        }
+        let failed = match tried_at {
+            Ok(wire) => return Ok(Connection { wire, address, picked, pool: pool.clone() }),
             Err(failed) => failed,
         };
         let FailedAttempt { error, at } = failed;
@@ -177,15 +194,51 @@ enum AttemptStep {
     Other,
 }
 
-/// Connects to one address within `limit`.
+/// Connects to a dead address within `limit`, and gives up sooner if it has accepted no connection within `patience`. One
+/// attempt at a time then continues without its request, and shows an address that only takes longer to be alive.
+async fn attempt_briefly(
+    pool: &Arc<PoolState>,
+    address: &Arc<Address>,
+    limit: Duration,
+    patience: Duration,
+) -> Result<Wire, FailedAttempt> {
+    let too_slow =
+        || Err(FailedAttempt { error: UpstreamError::ConnectTimeout, at: AttemptStep::Other });
+    let in_handshake = Arc::new(AtomicBool::new(false));
+    let mut attempted = pin!(async {
+        let Some(probe) = address.probe() else {
+            return attempt(pool, address, limit, &in_handshake).await;
+        };
+        let (made, attempted) = oneshot::channel();
+        let (pool, address, in_handshake) = (pool.clone(), address.clone(), in_handshake.clone());
+        tokio::spawn(async move {
+            let attempted = attempt(&pool, &address, limit, &in_handshake).await;
+            drop(probe);
+            drop(made.send(attempted));
+        });
+        attempted.await.unwrap_or_else(|_| too_slow())
+    });
+    match timeout(patience, &mut attempted).await {
+        Ok(attempted) => attempted,
+        // It accepts connections, and is slow with TLS.
+        Err(_) if in_handshake.load(Relaxed) => attempted.await,
+        Err(_) => too_slow(),
+    }
+}
+
+/// Connects to one address within `limit`. `in_handshake` becomes true once it has accepted the connection.
 async fn attempt(
     pool: &Arc<PoolState>,
     address: &Arc<Address>,
     limit: Duration,
+    in_handshake: &AtomicBool,
 ) -> Result<Wire, FailedAttempt> {
-    let in_handshake = AtomicBool::new(false);
-    let (error, at) = match timeout(limit, connect(pool, address, &in_handshake)).await {
-        Ok(Ok(wire)) => return Ok(wire),
+    let begun = Instant::now();
+    let (error, at) = match timeout(limit, connect(pool, address, in_handshake)).await {
+        Ok(Ok(wire)) => {
+            pool.cluster.reached(address);
+            return Ok(wire);
+        }
         Ok(Err(error)) if error.is_own() => {
             if let Some(Permit { suppressed }) = OUT_OF_FILES.permit() {
                 let upstream = &*pool.cluster.settings.name;
@@ -205,6 +258,10 @@ async fn attempt(
         Err(_) if in_handshake.load(Relaxed) => (UpstreamError::TlsTimeout, AttemptStep::Other),
         Err(_) => (UpstreamError::ConnectTimeout, AttemptStep::Other),
     };
+    // One that accepts connections may be slow with TLS, and is not dead.
+    if at == AttemptStep::Tcp || matches!(error, UpstreamError::ConnectTimeout) {
+        address.not_connected(begun, Instant::now());
+    }
     Err(FailedAttempt { error, at })
 }
 
@@ -262,8 +319,8 @@ async fn connect_now(
 // === impl ConnectPolicy ===
 
 impl ConnectPolicy {
-    /// Uses an idle connection, or connects until `connect_timeout` after `since`.
-    pub(super) fn since(since: Instant) -> Self {
-        Self { may_reuse: true, since: Some(since) }
+    /// Uses an idle connection, or connects until `connect_timeout` after `since`, for a request that may wait until `until`.
+    pub(super) fn since(since: Instant, until: Instant) -> Self {
+        Self { may_reuse: true, since: Some(since), until: Some(until) }
     }
 }

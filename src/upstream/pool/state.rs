@@ -13,8 +13,9 @@ use std::{
     num::NonZeroUsize,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize},
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
+    time::Duration,
 };
 use tokio::time::Instant;
 
@@ -50,6 +51,19 @@ impl PoolState {
 
     pub(in crate::upstream) fn timeouts(&self) -> Timeouts {
         self.cluster.settings.timeouts
+    }
+
+    /// The time before its slot at which a request should take a connection: twice as long as the last one took to make.
+    pub(super) fn lead(&self) -> Duration {
+        paceway_limit::limit::lead(Duration::from_micros(self.connect_micros.load(Relaxed)))
+    }
+
+    /// Whether the only address has accepted no connection for as long as `connect_timeout`.
+    pub(super) fn is_dead(&self) -> bool {
+        match &*self.cluster.group.load().addresses {
+            [only] => only.is_dead(Instant::now(), self.timeouts().connect),
+            _ => false,
+        }
     }
 
     /// The target that an address belongs to: its host and its base path.
