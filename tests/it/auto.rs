@@ -1,7 +1,7 @@
 //! Limiters that learn their rate: two gateways share it, a wave of refusals counts once, and a restart keeps it.
 
 use crate::support::{
-    Conn, Gateway, Redis, Reply, Said, Upstream, eventually, get, reply, request,
+    Conn, Gateway, PATIENCE, Redis, Reply, Said, Upstream, eventually, get, reply, request,
 };
 use paceway::{
     algorithm::{auto_margin::LearnedMargin, auto_rate::LearnedRate},
@@ -229,7 +229,7 @@ async fn a_note_is_replaced_only_by_a_writer_that_has_read_it() {
     let url = RedisUrl::parse(&redis.url()).expect("a URL");
     let store =
         RedisStore::open(&url, &Epochs::new("paceway", metrics::Counter::noop())).expect("a store");
-    store.connected(Duration::from_secs(5)).await.expect("a connection");
+    store.connected(PATIENCE).await.expect("a connection");
     a_writer_that_has_not_read_the_text_changes_nothing(&store).await;
     let Said::Number(left) = redis.command(&["PTTL", "paceway:{note}:A:note"]) else {
         panic!("no number")

@@ -1,7 +1,7 @@
 //! Requests that leave while they wait: their slots are used by those who wait for later ones, over all gateways.
 
 use crate::{
-    support::{Cluster, Gateway, Redis, Upstream, assert_lawful},
+    support::{Cluster, Gateway, PATIENCE, Redis, Upstream, assert_lawful},
     twins::{T0, connect},
 };
 use paceway::{
@@ -94,7 +94,7 @@ async fn a_slot_that_becomes_free_before_others_is_published(
     let redis = Redis::start();
     let store = connect(&redis).await;
     let mut messages = TcpStream::connect(("127.0.0.1", redis.port())).expect("a connection");
-    messages.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+    messages.set_read_timeout(Some(PATIENCE)).expect("a limit");
     messages.write_all(b"SUBSCRIBE paceway:call:pauses\r\n").expect("a subscription");
     let mut messages = BufReader::new(messages).lines().map(|line| line.expect("a line"));
     assert!(messages.any(|line| line == ":1"));

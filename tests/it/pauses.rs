@@ -1,8 +1,8 @@
 //! Pauses that an upstream asks for: each gateway of a store keeps them, with the requests that wait in it.
 
 use crate::support::{
-    Answer, Cluster, Gateway, Redis, Reply, Said, Sentinels, Upstream, assert_lawful, eventually,
-    reply, request,
+    Answer, Cluster, Gateway, PATIENCE, Redis, Reply, Said, Sentinels, Upstream, assert_lawful,
+    eventually, reply, request,
 };
 use paceway::{
     algorithm::{Algorithm, TokenBucket},
@@ -65,7 +65,7 @@ async fn pause(store: &str, span: Duration) -> Begun {
     let url = RedisUrl::parse(store).expect("a URL");
     let epochs = Epochs::new("paceway", metrics::Counter::noop());
     let store = RedisStore::open(&url, &epochs).expect("a store");
-    store.connected(Duration::from_secs(10)).await.expect("a connection");
+    store.connected(PATIENCE).await.expect("a connection");
     let rule = TokenBucket::new(RATE, 1_000_000, 1).expect("a rule");
     let check = Check::new("paceway:{vendor}:T:vendor", Algorithm::TokenBucket(rule));
     let micros = i64::try_from(span.as_micros()).expect("short");

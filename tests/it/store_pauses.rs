@@ -2,7 +2,7 @@
 
 use crate::{
     contract::store,
-    support::{Cluster, Redis, Said},
+    support::{Cluster, PATIENCE, Redis, Said},
     twins::{T0, connect},
 };
 use paceway::{
@@ -293,7 +293,7 @@ async fn a_pause_is_published() {
     let redis = Redis::start();
     let store = connect(&redis).await;
     let mut ear = TcpStream::connect(("127.0.0.1", redis.port())).expect("a connection");
-    ear.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+    ear.set_read_timeout(Some(PATIENCE)).expect("a limit");
     ear.write_all(b"SUBSCRIBE paceway:call:pauses\r\n").expect("a subscription");
     let mut ear = BufReader::new(ear).lines().map(|line| line.expect("a line"));
     assert!(ear.any(|line| line == ":1"));

@@ -43,8 +43,9 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-/// Longer than any machine stalls, so that only what never comes fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// Longer than a machine with other work needs for any step of a test, so that only what never comes fails. A wait costs
+/// nothing beyond the time until its event.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Calls `look` until it returns a value, and fails after the patience of a test.
 pub(crate) async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {

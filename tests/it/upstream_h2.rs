@@ -314,19 +314,22 @@ async fn a_client_that_leaves_ends_its_stream_and_no_other(
     assert_eq!(gateway.get("/first").await.status, 200);
     let fields = [("Content-Length", "8")];
     let fields = if upload.is_empty() { &[] } else { &fields[..] };
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
     let method = if upload.is_empty() { "GET" } else { "PUT" };
-    conn.send(request(method, "/x", fields) + upload).await.expect("send");
-    reached(&asked, "the upstream has the call").await;
-    if answers {
-        conn.until("first").await.expect("the first piece");
+    // The best of some: a busy machine adds to the time, and takes nothing away.
+    let mut best = Duration::MAX;
+    for _ in 0..5 {
+        let mut conn = Conn::to(gateway.listen).await.expect("connect");
+        conn.send(request(method, "/x", fields) + upload).await.expect("send");
+        reached(&asked, "the upstream has the call").await;
+        if answers {
+            conn.until("first").await.expect("the first piece");
+        }
+        drop(conn);
+        let left = Instant::now();
+        reached(&ended, "the upstream sees its stream reset").await;
+        best = best.min(left.elapsed());
     }
-    drop(conn);
-    let left = Instant::now();
-    reached(&ended, "the upstream sees its stream reset").await;
-    let took = left.elapsed();
-    // 100 ms, and what a busy machine adds.
-    assert!(took < Duration::from_millis(600), "{took:?}");
+    assert!(best < Duration::from_millis(200), "{best:?}");
     assert_eq!(gateway.get("/last").await.status, 200);
     assert_eq!(origin.connections(), 1);
 }

@@ -1,7 +1,7 @@
 //! The work of Redis for a decision, however many requests wait: the words of the commands that the script executes. No time.
 
 use crate::{
-    support::Redis,
+    support::{PATIENCE, Redis},
     twins::{T0, connect_as},
 };
 use paceway::{
@@ -16,7 +16,6 @@ use std::{
     collections::BTreeMap,
     io::{BufRead, BufReader, Write},
     net::TcpStream,
-    time::Duration,
 };
 
 const RATE: i64 = 200;
@@ -85,7 +84,7 @@ async fn words(waiting: i64) -> usize {
         line.step().await;
     }
     let mut monitor = TcpStream::connect(("127.0.0.1", redis.port())).expect("a connection");
-    monitor.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+    monitor.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     monitor.write_all(b"MONITOR\r\n").expect("a command");
     let mut lines = BufReader::new(monitor).lines();
     assert_eq!(lines.next().expect("a line").expect("text"), "+OK");
