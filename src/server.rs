@@ -141,7 +141,7 @@ impl Server {
             let plan = Arc::new(plan);
             shares.log(plan.config.client.max_connections);
             let (notifies, notified) = watch::channel(plan.is_notified());
-            let source = StoreSource::open(&plan, notified).await?;
+            let source = StoreSource::open(&plan, notified, Some(self.listen)).await?;
             let parts = ConfigParts::of(self.file);
             let live = Arc::new(Live::new(plan, parts, shares.upstreams, notifies)?);
             let mut limits = LimitsFollower::new(live.clone());

@@ -47,7 +47,8 @@ impl Proxy {
         // Its task ends with the last plan.
         let tracer = tracer(&config)?.map(|(tracer, _)| tracer);
         let plan = Arc::new(Plan::new(config, false).traced(tracer));
-        let source = StoreSource::open(&plan, watch::channel(plan.is_notified()).1).await?;
+        let notified = watch::channel(plan.is_notified()).1;
+        let source = StoreSource::open(&plan, notified, None).await?;
         let sockets = Sockets::new(shares.upstreams);
         let clusters = live::clusters(&plan.config, &sockets, None)?;
         upstream::follow(&clusters, &plan.config.resolver);

@@ -8,7 +8,7 @@ use crate::{
     store::{Check, StoreAdmin, health::Health, memory::MemoryStore, redis::Claim},
 };
 use paceway_limit::redis::{RedisMetrics, RedisProcess, RedisSettings};
-use std::sync::Arc;
+use std::{fs, net::SocketAddr, sync::Arc};
 use tokio::sync::watch;
 
 /// The store of the configuration, of which each worker and the admin side open a connection of their own.
@@ -21,10 +21,12 @@ pub(super) enum StoreSource {
 // === impl StoreSource ===
 
 impl StoreSource {
-    /// Opens the store of `plan`. `notified` becomes true when a limiter counts calls at a time.
+    /// Opens the store of `plan`. `notified` becomes true when a limiter counts calls at a time. A gateway that listens on
+    /// the address `listen` has a name, by which its next life replaces it if it dies.
     pub(super) async fn open(
         plan: &Plan,
         notified: watch::Receiver<bool>,
+        listen: Option<SocketAddr>,
     ) -> Result<Self, ServerError> {
         let config = &plan.config;
         let config::StoreConfig::Redis { url, timeout, prefix, gateways, .. } = &config.store
@@ -37,6 +39,7 @@ impl StoreSource {
             losses: metrics::store_losses(),
         };
         let settings = RedisSettings::of(url.clone(), prefix, *timeout, *gateways);
+        let settings = settings.named(listen.and_then(name));
         let process = RedisProcess::open(&settings, metrics, notified, Some(claims(plan)));
         Ok(Self::Redis(process.await.map_err(ServerError::Store)?))
     }
@@ -80,6 +83,13 @@ impl StoreSource {
             }
         })
     }
+}
+
+/// The name of the gateway on this host that listens on an address: no other process can have it at the same time. `None` if
+/// the host has no name.
+fn name(listen: SocketAddr) -> Option<String> {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    Some(host.trim()).filter(|host| !host.is_empty()).map(|host| format!("{host}/{listen}"))
 }
 
 /// Gives a worker an `Arc` of its own, because each request changes its reference count.

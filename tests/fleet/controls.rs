@@ -2,12 +2,16 @@
 //! be found.
 
 use crate::{
-    history::{Micros, Weather},
+    history::{Micros, Scene, Weather},
     store::Server,
 };
 use paceway::{
     algorithm::MAX_BUDGET,
-    store::{Entry, Reply, batch::Beat, memory::MemoryStore},
+    store::{
+        Check, Entry, Reply,
+        batch::{Beat, Heartbeat},
+        memory::MemoryStore,
+    },
 };
 use std::{sync::Arc, time::Duration};
 
@@ -44,10 +48,16 @@ pub(crate) enum Defect {
     LateSlotsAreSent,
     /// The permits of blocks stay free in the store, as if gateways used each of them twice.
     BlocksAreFree,
+    /// The others leave its share to a dead gateway that has granted nothing.
+    IdleOnesAreMissed,
+    /// A new life of a gateway does not replace the one before.
+    LivesAreGateways,
+    /// The limiters of a request have their states beside that of its first one, so that each list has its own.
+    ListsHaveStates,
 }
 
 impl Defect {
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::LateBeatsAreDropped,
         Self::NobodyElseLives,
         Self::AbsentOnesHaveNoShare,
@@ -62,6 +72,9 @@ impl Defect {
         Self::PausesAreForgotten,
         Self::LateSlotsAreSent,
         Self::BlocksAreFree,
+        Self::IdleOnesAreMissed,
+        Self::LivesAreGateways,
+        Self::ListsHaveStates,
     ];
 
     /// The weather of the histories in which this defect shows, so that few histories find it.
@@ -76,8 +89,21 @@ impl Defect {
             | Self::SlotsAreKept
             | Self::PausesAreForgotten
             | Self::BlocksAreFree
+            | Self::IdleOnesAreMissed
+            | Self::LivesAreGateways
+            | Self::ListsHaveStates
             | Self::StatesEndSoon => Weather::Calm,
             _ => Weather::Rough,
+        }
+    }
+
+    /// The scene of those histories.
+    pub(crate) fn scene(self) -> Scene {
+        match self {
+            Self::IdleOnesAreMissed => Scene::IdleLoop,
+            Self::LivesAreGateways => Scene::BusyLoop,
+            Self::ListsHaveStates => Scene::Lists,
+            _ => Scene::Plain,
         }
     }
 
@@ -123,6 +149,9 @@ pub(crate) fn run(
             }
             replies
         }
+        Some(Defect::ListsHaveStates) => {
+            server.run(at, &Arc::new(entries.iter().map(beside_the_first).collect()))
+        }
         Some(Defect::StatesEndSoon) if at % 7 == 0 => {
             let check = entries[0].checks()[0].clone();
             server.run(at, &Arc::new(vec![Entry::Forget { check }]));
@@ -137,6 +166,24 @@ pub(crate) fn run(
             entries.iter().flat_map(one).collect()
         }
         _ => server.run(at, entries),
+    }
+}
+
+/// The same request, whose states have the name of its first limiter. Refunds do not find them.
+fn beside_the_first(entry: &Entry) -> Entry {
+    let Entry::Reserve { checks, budget, ticket } = entry else { return entry.clone() };
+    let first = checks[0].key.clone();
+    let beside =
+        |check: &Check| Check { key: format!("{first}{}", check.key).into(), ..check.clone() };
+    Entry::Reserve { checks: checks.iter().map(beside).collect(), budget: *budget, ticket: *ticket }
+}
+
+/// Changes a heartbeat on its way to the store, if the defect is about that.
+pub(crate) fn heartbeat(defect: Option<Defect>, heartbeat: &Heartbeat) -> Heartbeat {
+    match defect {
+        Some(Defect::IdleOnesAreMissed) => Heartbeat { is_idle: false, ..heartbeat.clone() },
+        Some(Defect::LivesAreGateways) => Heartbeat { is_first: false, ..heartbeat.clone() },
+        _ => heartbeat.clone(),
     }
 }
 

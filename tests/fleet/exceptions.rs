@@ -95,7 +95,7 @@ pub(crate) fn paused(
     spacing: Micros,
 ) -> Micros {
     let of_route = history.throttles.iter().filter(|it| it.route == route);
-    let span = |it: &UpstreamThrottle| (it.until.min(until) - it.at.max(from)).max(0);
+    let span = |it: &UpstreamThrottle| (it.end().min(until) - it.at.max(from)).max(0);
     of_route.map(|it| span(it) + KNOWN + 2 * spacing).sum()
 }
 
@@ -116,8 +116,8 @@ pub(crate) fn excess(history: &History, record: &Record, limiter: usize) -> i64 
         }
         Weather::Rough | Weather::Apart => {
             let steps = clock_steps(history, limiter);
-            let outages =
-                history.faults.iter().map(|fault| change_of_who_decides(history, limiter, fault));
+            let of_fault = |fault: &Fault| change_of_who_decides(history, record, limiter, fault);
+            let outages = history.faults.iter().map(of_fault);
             let late = answers_too_late(history, record, limiter);
             at_the_start(history, record, limiter) + late + steps + outages.sum::<i64>()
         }
@@ -197,7 +197,7 @@ const RETURN: Micros = SECOND;
 /// gateway that starts during its outage is not in the set of gateways (seed
 /// 7199), so the others leave it nothing until it is back. When all gateways lose the store, each begins from a level that
 /// can be 1 s old, and when the store comes back each charges permits that the others do not know yet.
-fn change_of_who_decides(history: &History, limiter: usize, fault: &Fault) -> i64 {
+fn change_of_who_decides(history: &History, record: &Record, limiter: usize, fault: &Fault) -> i64 {
     let Limiter { rule, count, period, on_failure } = &history.limiters[limiter];
     let changes = !matches!(fault.what, What::Step(_) | What::Flush);
     if !matches!(on_failure, OnFailure::Share { .. }) || !changes {
@@ -209,9 +209,12 @@ fn change_of_who_decides(history: &History, limiter: usize, fault: &Fault) -> i6
         Some(gateway) => {
             let start = history.gateways[gateway].start;
             let noticed = micros(ABSENT) + HEARTBEAT + 2 * way + TIMERS;
-            let unnoticed = match start + 2 * way < fault.at {
-                true => noticed.min(fault.lasts + RETURN),
-                false => fault.at + fault.lasts - start + RETURN,
+            let unnoticed = if start + 2 * way >= fault.at {
+                fault.at + fault.lasts - start + RETURN
+            } else if seems_dead(record, fault) {
+                fault.lasts + RETURN
+            } else {
+                noticed.min(fault.lasts + RETURN)
             };
             (1, flows_in(rule, unnoticed + ahead(history, limiter), *count, *period))
         }
@@ -221,6 +224,16 @@ fn change_of_who_decides(history: &History, limiter: usize, fault: &Fault) -> i6
     // Each gateway spaces its own requests.
     let spaced = if let Algorithm::LeakyBucket(_) = rule { gateways } else { 0 };
     concerned * share + spaced + raised_shares(history, limiter, fault, concerned)
+}
+
+/// A gateway that had granted nothing when its connections end is taken for a dead one: the others leave it nothing, and it
+/// grants its share for as long as it has no store.
+fn seems_dead(record: &Record, fault: &Fault) -> bool {
+    let What::Cut(gateway) = fault.what else { return false };
+    let had_granted = |seen: &Seen| {
+        seen.gateway == gateway && seen.sent.is_some_and(|(at, _)| at < fault.at - KNOWN)
+    };
+    !record.seen.iter().any(had_granted)
 }
 
 /// A gateway's share of a window is never too small for one request, so a limiter of 4 permits lets each of three
@@ -242,7 +255,8 @@ fn raised_shares(history: &History, limiter: usize, fault: &Fault, concerned: i6
 /// fill up their shares, for as long as those calls last; at least one for each gateway.
 pub(crate) fn places_beyond(history: &History, limiter: usize) -> i64 {
     let Limiter { rule, on_failure, .. } = &history.limiters[limiter];
-    let is_away = |fault: &Fault| !matches!(fault.what, What::Flush | What::Step(_));
+    let is_away =
+        |fault: &Fault| !matches!(fault.what, What::Flush | What::Step(_) | What::Loop(..));
     let is_lossy = history.gateways.iter().any(|it| it.lost > 0);
     let outages =
         history.faults.iter().any(is_away) || history.weather == Weather::Slow || is_lossy;

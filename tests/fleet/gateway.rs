@@ -92,7 +92,7 @@ impl Process {
         let metrics = HealthMetrics { breaker: gauge(), gateways: gauge(), up: gauge() };
         let mut health = Health::new(metrics, Pace::new(TIMEOUT, PaceMetrics::noop()));
         if let Some(health) = Arc::get_mut(&mut health) {
-            health.id = format!("gateway {number}, life {life}").into();
+            health.id = format!("life {life}@gateway {number}").into();
             health.blocks = match history.has_blocks {
                 true => BlockPolicy { least: 2 },
                 false => BlockPolicy::OFF,

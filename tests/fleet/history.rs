@@ -1,6 +1,8 @@
 //! The events of a history and its fleet, all drawn from one seed before it begins. Runs nothing.
 
 mod limiter;
+mod scene;
+mod throttle;
 
 use fastrand::Rng;
 use paceway::{
@@ -11,6 +13,8 @@ use std::{fmt, ops::Range};
 
 pub(crate) use limiter::Limiter;
 pub(crate) use paceway::algorithm::Micros;
+pub(crate) use scene::Scene;
+pub(crate) use throttle::UpstreamThrottle;
 
 pub(crate) const MS: Micros = 1000;
 pub(crate) const SECOND: Micros = 1_000_000;
@@ -49,6 +53,8 @@ pub(crate) struct History {
     pub(crate) faults: Vec<Fault>,
     /// The times in which the upstream refuses all calls, and says until when.
     pub(crate) throttles: Vec<UpstreamThrottle>,
+    /// The further limits and events that the history has.
+    pub(crate) scene: Scene,
     /// The time during which requests arrive; afterwards the history only waits for its last ones.
     pub(crate) load: Micros,
 }
@@ -82,14 +88,6 @@ pub(crate) struct Route {
     pub(crate) leave: u32,
 }
 
-/// The upstream refuses the calls of a route, because other programs have used its quota.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct UpstreamThrottle {
-    pub(crate) route: usize,
-    pub(crate) at: Micros,
-    pub(crate) until: Micros,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) at: Micros,
@@ -109,6 +107,8 @@ pub(crate) enum What {
     Crash(usize),
     /// The gateway is stopped with SIGTERM, and started again when the fault ends.
     Leave(usize),
+    /// The gateway lives for the first time, in µs, and is dead for the second one, again and again.
+    Loop(usize, Micros, Micros),
     /// The machine of the store stalls: it answers all calls when the fault ends.
     Freeze,
     /// The store ends, loses its data, and starts again when the fault ends.
@@ -132,11 +132,12 @@ impl History {
             11 => Weather::Apart,
             _ => Weather::Rough,
         };
-        Self::draw_in(weather, seed)
+        let scene = Scene::of(seed);
+        Self::draw_in(scene.weather(weather), scene, seed)
     }
 
-    /// Draws the history of `seed` with this weather, for defects that show in no other.
-    pub(crate) fn draw_in(weather: Weather, seed: u64) -> Self {
+    /// Draws the history of `seed` with this weather and scene, for defects that show in no other.
+    pub(crate) fn draw_in(weather: Weather, scene: Scene, seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let load = if weather == Weather::Apart { 8 } else { rng.i64(4..8) } * SECOND;
         let is_told = rng.bool();
@@ -169,8 +170,8 @@ impl History {
             }
             Weather::Calm | Weather::Slow => Vec::new(),
         };
-        let throttles = throttles(seed, routes.len(), load);
-        Self {
+        let throttles = throttle::throttles(seed, routes.len(), load);
+        let mut history = Self {
             seed,
             weather,
             is_told,
@@ -180,8 +181,16 @@ impl History {
             routes,
             faults,
             throttles,
+            scene,
             load,
-        }
+        };
+        scene::arrange(&mut history);
+        history
+    }
+
+    /// The number of gateways that receive requests: the first ones.
+    pub(crate) fn serving(&self) -> usize {
+        self.gateways.len() - usize::from(self.scene == Scene::IdleLoop)
     }
 
     /// The instant from which on no fault has an effect; 0 in a history without faults.
@@ -204,12 +213,6 @@ impl History {
         missed.map(|loss| loss.end() + micros(GONE)).max().unwrap_or(0)
     }
 
-    /// The end of the refusals, for a call that the upstream receives at `at`.
-    pub(crate) fn refused_until(&self, route: usize, at: Micros) -> Option<Micros> {
-        let refuses = |it: &&UpstreamThrottle| it.route == route && (it.at..it.until).contains(&at);
-        self.throttles.iter().filter(refuses).map(|it| it.until).max()
-    }
-
     /// Makes the check that a request of `route` sends to the store for one limiter and key.
     pub(crate) fn check(&self, route: &Route, limiter: usize, key: i64) -> Check {
         let Limiter { rule, on_failure, .. } = self.limiters[limiter];
@@ -217,7 +220,9 @@ impl History {
         let (wait, cost) = users
             .fold((0, 1), |(wait, cost), route| (route.budget.max(wait), route.cost.max(cost)));
         let own = if rule.lease().is_some() { 1 } else { route.cost };
-        let check = Check::new(format!("paceway:{{f}}:{limiter}:{key}"), rule)
+        // Limiters that a request asks together need not be in one part of a store.
+        let tag = if self.scene == Scene::Lists { limiter.to_string() } else { "f".into() };
+        let check = Check::new(format!("paceway:{{{tag}}}:{limiter}:{key}"), rule)
             .with_cost(own)
             .with_horizon(rule.horizon(wait, cost))
             .with_on_failure(on_failure);
@@ -277,20 +282,6 @@ fn routes(rng: &mut Rng, limiters: &[Limiter]) -> Vec<Route> {
     groups.into_iter().map(&mut route).collect()
 }
 
-/// Draws the refusals of the upstream, which a third of the histories has. Without them a seed is the same history.
-fn throttles(seed: u64, routes: usize, load: Micros) -> Vec<UpstreamThrottle> {
-    if seed / 12 % 3 != 1 {
-        return Vec::new();
-    }
-    let mut rng = Rng::with_seed(!seed);
-    let mut draw = |_| {
-        let at = rng.i64(SECOND..load - SECOND);
-        let lasts = *choice(&mut rng, &[150, 600, 1500, 3000]) * MS;
-        UpstreamThrottle { route: rng.usize(0..routes), at, until: (at + lasts).min(load) }
-    };
-    (0..1 + seed / 36 % 2).map(&mut draw).collect()
-}
-
 fn choice<'a, T>(rng: &mut Rng, all: &'a [T]) -> &'a T {
     &all[rng.usize(0..all.len())]
 }
@@ -326,6 +317,7 @@ impl Fault {
         match self.what {
             // Until then the others may leave the gateway its share.
             What::Crash(_) | What::Leave(_) => self.at + self.lasts.max(micros(GONE)),
+            What::Loop(..) => self.at + self.lasts + micros(GONE),
             _ => self.at + self.lasts,
         }
     }
@@ -335,7 +327,7 @@ impl Fault {
 
 impl What {
     pub(crate) fn ends_a_gateway(self) -> bool {
-        matches!(self, Self::Crash(_) | Self::Leave(_))
+        matches!(self, Self::Crash(_) | Self::Leave(_) | Self::Loop(..))
     }
 
     /// Whether the store forgets which gateways there are.
@@ -347,7 +339,7 @@ impl What {
     pub(crate) fn gateway(self) -> Option<usize> {
         match self {
             Self::Silence(one) | Self::Cut(one) | Self::Stall(one) => Some(one),
-            Self::Crash(one) | Self::Leave(one) => Some(one),
+            Self::Crash(one) | Self::Leave(one) | Self::Loop(one, ..) => Some(one),
             Self::Freeze | Self::Restart | Self::Flush | Self::Failover(_) | Self::Step(_) => None,
         }
     }
@@ -360,8 +352,8 @@ impl fmt::Display for History {
         let seconds = self.load / SECOND;
         writeln!(
             f,
-            "seed {}, {:?}, requests for {seconds} s{told}{blocks}",
-            self.seed, self.weather
+            "seed {}, {:?}, {:?}, requests for {seconds} s{told}{blocks}",
+            self.seed, self.weather, self.scene
         )?;
         for (number, gateway) in self.gateways.iter().enumerate() {
             writeln!(f, "  gateway {number}: {gateway:?}")?;
@@ -372,9 +364,12 @@ impl fmt::Display for History {
         for (number, route) in self.routes.iter().enumerate() {
             writeln!(f, "  route {number}: {route:?}")?;
         }
-        for UpstreamThrottle { route, at, until } in &self.throttles {
+        for UpstreamThrottle { route, at, until, ended } in &self.throttles {
             let [at, until] = [at, until].map(|at| at / MS);
             writeln!(f, "  {at:>5} ms: the upstream refuses route {route} until {until} ms")?;
+            if let Some(ended) = ended {
+                writeln!(f, "  {:>5} ms: it does no longer, and an operator knows", ended / MS)?;
+            }
         }
         for Fault { at, lasts, what } in &self.faults {
             writeln!(f, "  {:>5} ms, for {} ms: {what:?}", at / MS, lasts / MS)?;

@@ -5,7 +5,7 @@ use crate::{
     exceptions::{
         clocks_differ, end_differs, excess, known_after, lateness, paused, places_beyond,
     },
-    history::{History, Limiter, MS, Micros, SECOND, Weather},
+    history::{History, Limiter, MS, Micros, SECOND, Scene, Weather},
     run::Record,
     upstream::{End, Seen},
 };
@@ -34,6 +34,7 @@ pub(crate) fn judge(history: &History, record: &Record) -> Verdict {
         never_idle(history, record, route)?;
     }
     nothing_is_sent_in_a_pause(history, record)?;
+    lives_count_once(history, record)?;
     for seen in &record.seen {
         nobody_waits_in_vain(history, seen)?;
         never_early_nor_late(history, seen)?;
@@ -153,7 +154,9 @@ fn never_idle(history: &History, record: &Record, number: usize) -> Verdict {
     let waits = route.budget >= 2 * longest && route.leave == 0 && route.keys == 1;
     let has_places = limiters().any(|limiter| limiter.rule.lease().is_some());
     let is_saturated = route.every * 140 <= spacing * 100;
-    if history.weather != Weather::Calm || !waits || !is_saturated || has_places {
+    // A gateway that dies takes the slots of its requests with it. Routes that use one limiter share it.
+    let has_all = !matches!(history.scene, Scene::BusyLoop | Scene::Lists);
+    if history.weather != Weather::Calm || !waits || !is_saturated || has_places || !has_all {
         return Ok(());
     }
     let (from, until) = (2 * SECOND, history.load);
@@ -187,6 +190,17 @@ fn nothing_is_sent_in_a_pause(history: &History, record: &Record) -> Verdict {
                 return broken("nothing is sent in a pause", format!("{seen}; {refusal:?}"));
             }
         }
+    }
+    Ok(())
+}
+
+/// Law 19: the lives of one gateway, however many it has, are one gateway for the others.
+fn lives_count_once(history: &History, record: &Record) -> Verdict {
+    let most = history.gateways.len();
+    let is_more = usize::try_from(record.counted).is_ok_and(|counted| counted > most);
+    if matches!(history.scene, Scene::IdleLoop | Scene::BusyLoop) && is_more {
+        let how = format!("{} gateways are counted, where {most} are", record.counted);
+        return broken("lives count once", how);
     }
     Ok(())
 }

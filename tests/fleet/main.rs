@@ -158,7 +158,7 @@ fn a_seed_is_one_history() {
 #[test]
 fn every_defect_is_found() {
     for defect in Defect::ALL {
-        let draw = |seed| History::draw_in(defect.weather(), seed);
+        let draw = |seed| History::draw_in(defect.weather(), defect.scene(), seed);
         let found = search(0..SOON, draw, Some(defect));
         let (history, broken) = found.unwrap_or_else(|| panic!("{defect:?} is not found"));
         let without = judge(&history, &run::run(&history, None, false));

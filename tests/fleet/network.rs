@@ -13,7 +13,7 @@ use paceway::{
     limit::{self, Reservation},
     store::{
         BoxFuture, Entry, Opening, Pauses, Reply, Source, StoreError,
-        batch::{Beat, Script},
+        batch::{Beat, Heartbeat, Script},
         calls::Calls,
     },
 };
@@ -96,8 +96,7 @@ struct Message {
 #[derive(Debug, Clone)]
 pub(crate) enum Ask {
     Run(Arc<Vec<Entry>>),
-    /// The gateway's id, and whether it decides alone.
-    Beat(Arc<str>, bool),
+    Beat(Heartbeat),
     Leave(Arc<str>),
 }
 
@@ -236,7 +235,10 @@ impl Network {
     /// Whether a message that the gateway sends now would arrive.
     pub(crate) fn reaches(&self, gateway: usize) -> bool {
         let (world, now) = (self.world.lock(), self.now());
-        let is_cut = world.links.iter().any(|line| line.gateway == gateway && line.up > now);
+        // The connections of an earlier life are dead.
+        let mut lines =
+            world.links.iter().filter(|line| line.gateway == gateway && line.up != NEVER);
+        let is_cut = world.store_up > now || lines.any(|line| line.up > now);
         !is_cut && world.silent[gateway] <= now && world.frozen_until <= now
     }
 
@@ -303,8 +305,8 @@ impl Script for Link {
         })
     }
 
-    fn beat(&self, _: Arc<str>, id: Arc<str>, alone: bool) -> BoxFuture<Result<Beat, StoreError>> {
-        let answer = self.network.send(self.line, Ask::Beat(id, alone));
+    fn beat(&self, heartbeat: Heartbeat) -> BoxFuture<Result<Beat, StoreError>> {
+        let answer = self.network.send(self.line, Ask::Beat(heartbeat));
         let asked = Instant::now();
         let defect = self.network.world.lock().defect;
         Box::pin(async move {

@@ -29,6 +29,8 @@ pub(crate) struct Record {
     pub(crate) refusals: Vec<SeenRefusal>,
     /// The lost messages of each gateway.
     pub(crate) lost: Vec<i64>,
+    /// The largest number of gateways that the store has counted.
+    pub(crate) counted: i64,
     /// Descriptions of wrong states after the end.
     pub(crate) left_over: Vec<String>,
     /// The calls that the store executed, as lines, with their instants.
@@ -93,7 +95,8 @@ impl Fleet {
             false => Vec::new(),
         };
         let refusals = self.upstream.refusals.lock().clone();
-        Record { seen, refusals, lost: self.network.lost(), left_over, store }
+        let counted = self.network.world.lock().server.counted;
+        Record { seen, refusals, lost: self.network.lost(), counted, left_over, store }
     }
 
     fn executed(&self) -> Vec<(Micros, String)> {
@@ -125,7 +128,7 @@ impl Fleet {
             let patience = limit::duration(rng.i64(0..=budget.max(1)));
             let key = rng.i64(0..keys);
             let mut processes = self.processes.lock();
-            let gateway = gateway % processes.len();
+            let gateway = gateway % self.history.serving();
             let Some(process) = processes[gateway].0.as_mut().filter(|it| it.is_open) else {
                 continue;
             };
@@ -170,6 +173,15 @@ impl Fleet {
                 drop(self.stop(gateway));
                 network.until(until).await;
                 self.start(gateway).await;
+            }
+            What::Loop(gateway, lives, is_dead) => {
+                while network.now() < until {
+                    sleep(limit::duration(lives)).await;
+                    network.change(|world, _| world.kill(gateway));
+                    drop(self.stop(gateway));
+                    sleep(limit::duration(is_dead)).await;
+                    self.start(gateway).await;
+                }
             }
             What::Leave(gateway) => {
                 if let Some(process) = &mut self.processes.lock()[gateway].0 {

@@ -6,7 +6,7 @@ use paceway::{
     limit::micros,
     store::{
         Check, Entry, Reply,
-        batch::{ABSENT, Beat, GONE},
+        batch::{ABSENT, Beat, GONE, Heartbeat},
         calls::Calls,
         memory::MemoryStore,
     },
@@ -21,8 +21,10 @@ pub(crate) struct Server {
     memory: MemoryStore,
     /// The calls that it has executed, with their instants; a failover replays a part of them.
     log: Vec<(Micros, Arc<Vec<Entry>>)>,
-    /// The instant of each gateway's last heartbeat, by the id that the gateway sends with it.
-    alive: BTreeMap<Arc<str>, Micros>,
+    /// The lives of gateways, by the id that each sends with its heartbeats.
+    alive: BTreeMap<Arc<str>, Life>,
+    /// The largest number of them at one time.
+    pub(crate) counted: i64,
     /// The tickets of the gateways that receive its notifications, by the number of their connection.
     hearing: BTreeMap<i64, Arc<Calls>>,
     office: Arc<Calls>,
@@ -32,6 +34,15 @@ pub(crate) struct Server {
     pub(crate) hides_losses: bool,
 }
 
+/// A gateway as the store knows it.
+#[derive(Debug, Clone, Copy)]
+struct Life {
+    gateway: usize,
+    /// The instant of its last heartbeat.
+    heard: Micros,
+    is_idle: bool,
+}
+
 impl Default for Server {
     fn default() -> Self {
         let office = Arc::new(Calls::numbered(1 << 51));
@@ -39,6 +50,7 @@ impl Default for Server {
             memory: MemoryStore::calling(office.clone()),
             log: Vec::new(),
             alive: BTreeMap::new(),
+            counted: 0,
             hearing: BTreeMap::new(),
             office,
             ahead: 0,
@@ -68,16 +80,31 @@ impl Server {
         }
     }
 
-    /// Answers a heartbeat as `presence.lua` does: with the number of gateways and of absent ones.
-    pub(crate) fn beat(&mut self, at: Micros, id: &Arc<str>, alone: bool) -> Beat {
+    /// Answers a heartbeat as `presence.lua` does: with the number of gateways and of absent ones. `open` says which gateways
+    /// have connections.
+    pub(crate) fn beat(
+        &mut self,
+        at: Micros,
+        gateway: usize,
+        heartbeat: &Heartbeat,
+        open: &[bool],
+    ) -> Beat {
+        let Heartbeat { id, is_idle, .. } = heartbeat;
         let now = self.now(at);
         let (present, gone) = (now - micros(ABSENT), now - micros(GONE));
-        let entered = self.alive.insert(id.clone(), if alone { present } else { now }).is_none();
-        self.alive.retain(|_, heard| *heard > gone);
-        let absent = self.alive.values().filter(|heard| **heard <= present).count();
-        let [gateways, absent] = [self.alive.len(), absent - usize::from(alone)]
+        let is_alone = heartbeat.is_alone && !is_idle;
+        let heard = if is_alone { present } else { now };
+        let entered = self.alive.insert(id.clone(), Life { gateway, heard, is_idle: *is_idle });
+        self.alive.retain(|other, life| {
+            let is_gone = life.is_idle && life.heard <= present && !open[life.gateway];
+            let is_replaced = heartbeat.is_first && life.gateway == gateway && other != id;
+            life.heard > gone && !is_gone && !is_replaced
+        });
+        let absent = self.alive.values().filter(|life| life.heard <= present).count();
+        let [gateways, absent] = [self.alive.len(), absent - usize::from(is_alone)]
             .map(|count| i64::try_from(count).expect("few"));
-        Beat { gateways, absent, entered, now: Some(now) }
+        self.counted = self.counted.max(gateways);
+        Beat { gateways, absent, entered: entered.is_none(), now: Some(now) }
     }
 
     pub(crate) fn leave(&mut self, id: &Arc<str>) {
@@ -107,7 +134,7 @@ impl Server {
         let now = self.now(at);
         let kept = self.log.iter().take_while(|(executed, _)| *executed < now - by).count();
         self.replace_by(at, kept);
-        self.alive.retain(|_, said| *said < now - by);
+        self.alive.retain(|_, life| life.heard < now - by);
     }
 
     /// Replaces the states with those after the first `kept` calls, and notes the loss of the others.

@@ -46,6 +46,7 @@ pub struct RedisSettings {
     prefix: String,
     timeout: Duration,
     processes: i64,
+    name: Option<String>,
 }
 
 /// Why a program cannot use its Redis at all.
@@ -137,7 +138,7 @@ impl RedisSettings {
     pub fn new(url: &str) -> Result<Self, SetupError> {
         let url = RedisUrl::parse(url).map_err(SetupError::Url)?;
         let timeout = Duration::from_millis(50);
-        Ok(Self { url, prefix: "paceway".into(), timeout, processes: 1 })
+        Ok(Self { url, prefix: "paceway".into(), timeout, processes: 1, name: None })
     }
 
     /// The first part of every key, `paceway` unless declared. Processes with another prefix share nothing.
@@ -184,7 +185,15 @@ impl RedisSettings {
     /// The settings of a gateway, whose configuration has checked them.
     #[doc(hidden)]
     pub fn of(url: RedisUrl, prefix: &str, timeout: Duration, processes: i64) -> Self {
-        Self { url, prefix: prefix.into(), timeout, processes }
+        Self { url, prefix: prefix.into(), timeout, processes, name: None }
+    }
+
+    /// The name of this gateway, which no other one has at the same time. Its next life has it, too, and so replaces this
+    /// one if it dies.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn named(self, name: Option<String>) -> Self {
+        Self { name, ..self }
     }
 }
 
@@ -204,9 +213,13 @@ impl RedisProcess {
         notified: watch::Receiver<bool>,
         claims: Option<Vec<Claim>>,
     ) -> Result<Self, ConnectError> {
-        let RedisSettings { url, prefix, timeout, processes } = settings;
+        let RedisSettings { url, prefix, timeout, processes, name } = settings;
         let pace = Pace::new(*timeout, metrics.pace);
-        let process = Process::new(prefix, Health::new(metrics.health, pace));
+        let mut health = Health::new(metrics.health, pace);
+        if let (Some(name), Some(health)) = (name, Arc::get_mut(&mut health)) {
+            health.id = format!("{}@{name}", health.id).into();
+        }
+        let process = Process::new(prefix, health);
         process.health.expect(*processes);
         match RedisStore::probe(url, prefix, PROBE).await {
             Ok(warnings) => {
@@ -270,7 +283,8 @@ impl RedisProcess {
         looked: watch::Receiver<Arc<[Check]>>,
     ) -> Result<Failover, ConnectError> {
         let script = self.script(true).await?;
-        script.receive_pauses(&self.prefix, &self.process.health.pauses);
+        let health = &self.process.health;
+        script.receive_pauses(&self.prefix, &health.pauses, &health.id);
         Ok(Failover::with_recovery(script, metrics, self.process.clone(), looked))
     }
 

@@ -104,8 +104,10 @@ impl World {
             Ask::Run(entries) => {
                 Said::Replies(controls::run(self.defect, &mut self.server, gateway, at, entries))
             }
-            Ask::Beat(id, alone) => {
-                let beat = self.server.beat(at, id, *alone);
+            Ask::Beat(heartbeat) => {
+                let open: Vec<_> = (0..self.silent.len()).map(|it| self.is_open(at, it)).collect();
+                let heartbeat = controls::heartbeat(self.defect, heartbeat);
+                let beat = self.server.beat(at, gateway, &heartbeat, &open);
                 Said::Beat(controls::beat(self.defect, beat))
             }
             Ask::Leave(id) => {
@@ -121,6 +123,12 @@ impl World {
         {
             self.push(arrives, message.line, Event::Answered(message, said, at));
         }
+    }
+
+    /// Whether the store takes the connections of a gateway for open: those over which nothing passes are.
+    fn is_open(&self, at: Micros, gateway: usize) -> bool {
+        self.silent[gateway] > at
+            || self.links.iter().any(|line| line.gateway == gateway && line.up <= at)
     }
 
     /// Tells each gateway of the pauses that a call has begun, and of the slots that have become free.

@@ -21,7 +21,7 @@ pub use batched::Batched;
 pub use blocks::BlockPolicy;
 pub use pending::PendingReply;
 pub use releases::parts_of;
-pub use script::{ABSENT, Beat, GONE, Script};
+pub use script::{ABSENT, Beat, GONE, Heartbeat, Script};
 pub use store_metrics::StoreMetrics;
 
 pub(super) use releases::releases;

@@ -2,6 +2,7 @@
 //! levels that were reported last. It never asks the store; the callers of the store report here.
 
 mod absent;
+mod activity;
 mod breaker;
 mod gateway_count;
 mod known_permits;
@@ -28,6 +29,7 @@ use crate::{
     log::{Permit, Throttle},
 };
 use absent::Absent;
+use activity::Activity;
 use breaker::{Answers, Probation, Recent};
 use gateway_count::GatewayCount;
 use metrics::Gauge;
@@ -75,7 +77,7 @@ pub struct HealthMetrics {
 
 /// All that this process knows about its store.
 pub struct Health {
-    /// The name of this gateway in the store's set of gateways; each start has another one.
+    /// The name of this life of the gateway in the store's set of gateways. From `@` on, it is the name of the gateway.
     pub id: Arc<str>,
     /// A [`Breaker`]; every decision reads it.
     breaker: AtomicU8,
@@ -92,6 +94,7 @@ pub struct Health {
     /// When the last heartbeat was answered.
     last_beat: Mutex<Option<Instant>>,
     absent: Absent,
+    activity: Activity,
     clock: Mutex<StoreClock>,
     /// When the store last answered while it counted as away, or when it began to.
     answered: Mutex<Instant>,
@@ -148,6 +151,7 @@ impl Health {
             gateway_count: Mutex::new(GatewayCount::new()),
             last_beat: Mutex::default(),
             absent: Absent::new(),
+            activity: Activity::default(),
             clock: Mutex::new(StoreClock { said: EPOCH, at: Instant::now() }),
             answered: Mutex::new(Instant::now()),
             members: Mutex::default(),
@@ -226,8 +230,9 @@ impl Health {
         let gateways = {
             let (mut count, now) = (self.gateway_count.lock(), Instant::now());
             let last = self.last_beat.lock().replace(now);
-            // A gateway that was removed for its silence is not in the set either.
-            let was_in_it = last.is_some_and(|last| now.duration_since(last) < GONE - ABSENT);
+            // A gateway that was removed for its silence is not in the set either: an idle one after `ABSENT`.
+            let kept = if self.activity.was_idle() { ABSENT / 2 } else { GONE - ABSENT };
+            let was_in_it = last.is_some_and(|last| now - last < kept);
             if beat.entered && was_in_it {
                 count.lost(now);
             }
@@ -254,6 +259,18 @@ impl Health {
             // of the round trip at most.
             *self.clock.lock() = StoreClock { said, at: sent + sent.elapsed() / 2 };
         }
+    }
+
+    /// Something is granted to a request of this process, by the store or without it.
+    pub(super) fn granted(&self) {
+        if self.activity.granted() {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Whether nothing was granted for [`GONE`]. The heartbeat that is sent now says so.
+    pub(super) fn is_idle(&self) -> bool {
+        self.activity.is_idle(Instant::now())
     }
 
     /// The store has answered, in time or late: other gateways may use it.

@@ -31,7 +31,7 @@ pub use url::RedisUrl;
 
 use super::{
     BoxFuture, Entry, Note, NoteChange, Pauses, Reply, ScanPlace, ScanStep, StoreError,
-    batch::{Beat, Script},
+    batch::{Beat, Heartbeat, Script},
     calls::Calls,
     hash_tag,
 };
@@ -141,10 +141,11 @@ impl RedisStore {
     }
 
     /// Subscribes to the pauses of states whose keys begin with `prefix`, and puts them into `pauses`, for as long as the
-    /// store lives.
-    pub fn receive_pauses(&self, prefix: &str, pauses: &Arc<Pauses>) {
+    /// store lives. The subscription shows other gateways that the gateway with this `id` lives.
+    pub fn receive_pauses(&self, prefix: &str, pauses: &Arc<Pauses>, id: &Arc<str>) {
         pauses.set_hears(false);
-        self.listen(Topic::News { prefix: prefix.into(), pauses: pauses.clone() });
+        let (prefix, pauses, id) = (prefix.into(), pauses.clone(), id.clone());
+        self.listen(Topic::News { prefix, pauses, id });
     }
 
     fn listen(&self, topic: Topic) {
@@ -307,14 +308,9 @@ impl Script for RedisStore {
         Box::pin(async move { store.run_in_use(&entries).await })
     }
 
-    fn beat(
-        &self,
-        key: Arc<str>,
-        id: Arc<str>,
-        alone: bool,
-    ) -> BoxFuture<Result<Beat, StoreError>> {
+    fn beat(&self, heartbeat: Heartbeat) -> BoxFuture<Result<Beat, StoreError>> {
         let store = self.clone();
-        Box::pin(async move { store.say_alive(&key, &id, alone).await })
+        Box::pin(async move { store.say_alive(&heartbeat).await })
     }
 
     fn leave(&self, key: Arc<str>, id: Arc<str>) -> BoxFuture<Result<(), StoreError>> {

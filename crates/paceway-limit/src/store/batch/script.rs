@@ -42,19 +42,14 @@ pub trait Script: Send + Sync + fmt::Debug {
     /// [`StoreError`] when no entry has a reply, for example [`StoreError::NotConnected`].
     fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>>;
 
-    /// Sends a heartbeat of the gateway `id` to the set of gateways named `key`. With `alone`, the gateway decides alone
-    /// and cannot charge the permits that it grants. A gateway without a heartbeat for [`ABSENT`] counts as one that
-    /// decides alone, and one without any for [`GONE`] is removed from the set.
+    /// Sends a heartbeat to the set of gateways. A gateway without a heartbeat for [`ABSENT`] counts as one that decides
+    /// alone, and one without any for [`GONE`] is removed from the set. One that has granted nothing lately is removed
+    /// after [`ABSENT`].
     ///
     /// # Errors
     ///
     /// [`StoreError`] when the heartbeat did not arrive, or that is unknown.
-    fn beat(
-        &self,
-        _key: Arc<str>,
-        _id: Arc<str>,
-        _alone: bool,
-    ) -> BoxFuture<Result<Beat, StoreError>> {
+    fn beat(&self, _heartbeat: Heartbeat) -> BoxFuture<Result<Beat, StoreError>> {
         Box::pin(std::future::ready(Ok(Beat { gateways: 1, absent: 0, entered: false, now: None })))
     }
 
@@ -103,12 +98,29 @@ pub trait Script: Send + Sync + fmt::Debug {
     }
 }
 
+/// A sign of life of a gateway.
+#[derive(Debug, Clone)]
+pub struct Heartbeat {
+    /// The name of the set of gateways.
+    pub key: Arc<str>,
+    /// The name of this life of the gateway. If it has an `@`, the part from there on is the name of the gateway.
+    pub id: Arc<str>,
+    /// The gateway decides alone, and cannot charge the permits that it grants.
+    pub is_alone: bool,
+    /// The gateway has granted nothing for [`GONE`], so that the others leave it no share when it is absent.
+    pub is_idle: bool,
+    /// No heartbeat of this life was answered yet. The others of the same name are removed from the set: they have ended, or
+    /// enter it again with their next heartbeats.
+    pub is_first: bool,
+}
+
 /// The answer to a heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Beat {
     /// The number of gateways, including this one and those that decide alone.
     pub gateways: i64,
-    /// The number of other gateways that decide alone, or have sent no heartbeat for [`ABSENT`].
+    /// The number of other gateways that have granted something lately and decide alone, or have sent no heartbeat for
+    /// [`ABSENT`].
     pub absent: i64,
     /// This gateway was not in the set of gateways before: it has just started, or the store has lost the set.
     pub entered: bool,

@@ -4,7 +4,7 @@
 use super::local::LocalStore;
 use crate::store::{
     BoxFuture, StoreError,
-    batch::{Beat, Script},
+    batch::{Beat, Heartbeat, Script},
     health::Health,
 };
 use std::{
@@ -36,6 +36,8 @@ pub struct Process {
     pub(super) recovery: OnceLock<Arc<dyn Script>>,
     /// This gateway has left the set of gateways, and sends no more heartbeats.
     pub(super) left: AtomicBool,
+    /// A heartbeat was answered.
+    is_known: AtomicBool,
 }
 
 // === impl Process ===
@@ -52,13 +54,14 @@ impl Process {
             charges: AtomicBool::new(false),
             recovery: OnceLock::new(),
             left: AtomicBool::new(false),
+            is_known: AtomicBool::new(false),
         })
     }
 
     /// Announces this gateway before it decides anything, so that the first request already knows how many gateways share
     /// each rule and how slow the store is. If the store does not answer a heartbeat within `limit`, the regular
     /// heartbeats find out later.
-    pub async fn introduce(&self, script: &dyn Script, limit: Duration) {
+    pub async fn introduce(self: &Arc<Self>, script: &dyn Script, limit: Duration) {
         for _ in 0..INTRODUCTIONS {
             let sent = Instant::now();
             let Ok(Ok(beat)) = timeout(limit, self.beat(script)).await else { return };
@@ -79,14 +82,24 @@ impl Process {
     }
 
     /// Sends one heartbeat over `script`.
-    pub(super) fn beat(&self, script: &dyn Script) -> BoxFuture<Result<Beat, StoreError>> {
+    pub(super) fn beat(
+        self: &Arc<Self>,
+        script: &dyn Script,
+    ) -> BoxFuture<Result<Beat, StoreError>> {
         let is_alone = !self.health.is_closed() && !self.charges.load(Relaxed);
         // If one of several servers is away, only some limiters are decided alone, but the set is about all of them.
-        let alone = is_alone && !script.has_many_servers();
-        let beat = script.beat(self.gateways.clone(), self.health.id.clone(), alone);
-        let absent_counts = !script.has_many_servers();
+        let is_alone = is_alone && !script.has_many_servers();
+        let beat = script.beat(Heartbeat {
+            key: self.gateways.clone(),
+            id: self.health.id.clone(),
+            is_alone,
+            is_idle: self.health.is_idle(),
+            is_first: !self.is_known.load(Relaxed),
+        });
+        let (absent_counts, process) = (!script.has_many_servers(), self.clone());
         Box::pin(async move {
             let beat = beat.await?;
+            process.is_known.store(true, Relaxed);
             let absent = if absent_counts { beat.absent } else { 0 };
             Ok(Beat { absent, entered: beat.entered && absent_counts, ..beat })
         })

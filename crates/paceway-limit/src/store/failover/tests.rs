@@ -16,7 +16,7 @@ use crate::{
     },
     store::{
         Entry, Reply,
-        batch::Beat,
+        batch::{Beat, Heartbeat},
         hash_tag,
         health::{Breaker, Health, HealthMetrics, Pace, PaceMetrics},
         memory::MemoryStore,

@@ -81,6 +81,9 @@ impl Member {
                 if !late {
                     self.recent.answered();
                 }
+                if replies.iter().any(is_grant) {
+                    self.health.granted();
+                }
                 self.health.known.record(entries, replies, late);
                 self.learn_pauses(entries, replies, started);
             }
@@ -185,6 +188,10 @@ impl Member {
         }
         is_sick
     }
+}
+
+fn is_grant(reply: &Reply) -> bool {
+    matches!(reply, Reply::Decision(decision) | Reply::Block { decision, .. } if decision.admitted)
 }
 
 impl std::fmt::Debug for Member {

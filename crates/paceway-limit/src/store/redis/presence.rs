@@ -1,13 +1,15 @@
 //! The gateways that share a store: each sends heartbeats. A gateway is absent while it decides alone or has sent none for
-//! a while, and gone when it has sent none for longer. Counts them; `store/health` draws the conclusions.
+//! a while, and gone when it has sent none for longer. One that has granted nothing lately and has closed its connections is
+//! gone as soon as it would be absent. Counts them; `store/health` draws the conclusions.
 
 use super::{
     RedisStore,
+    topic::CHANNEL,
     transport::{command, words},
 };
 use crate::store::{
     StoreError,
-    batch::{ABSENT, Beat, GONE},
+    batch::{ABSENT, Beat, GONE, Heartbeat},
 };
 use redis::Value;
 
@@ -16,19 +18,15 @@ const SCRIPT: &str = include_str!("presence.lua");
 // === impl RedisStore ===
 
 impl RedisStore {
-    /// Sends the heartbeat of the gateway `id`; `alone` if it decides without the store.
+    /// Sends the heartbeat of a gateway.
     ///
     /// # Errors
     ///
     /// When the server refuses the script, or the connection is lost.
-    pub(super) async fn say_alive(
-        &self,
-        key: &str,
-        id: &str,
-        alone: bool,
-    ) -> Result<Beat, StoreError> {
+    pub(super) async fn say_alive(&self, heartbeat: &Heartbeat) -> Result<Beat, StoreError> {
+        let Heartbeat { key, id, .. } = heartbeat;
         let [absent, gone] = [ABSENT, GONE].map(|span| span.as_millis().to_string());
-        let alone: &[u8] = if alone { b"1" } else { b"0" };
+        let flag = |is_set: bool| if is_set { b"1".as_slice() } else { b"0" };
         let eval = [
             b"EVAL",
             SCRIPT.as_bytes(),
@@ -37,7 +35,10 @@ impl RedisStore {
             id.as_bytes(),
             absent.as_bytes(),
             gone.as_bytes(),
-            alone,
+            flag(heartbeat.is_alone),
+            flag(heartbeat.is_idle),
+            flag(heartbeat.is_first),
+            CHANNEL.as_bytes(),
         ];
         match self.call(key, &command(&eval)).await? {
             Value::ServerError(error) => Err(StoreError::Refused(words(&error))),
@@ -62,7 +63,9 @@ impl RedisStore {
 
     /// Removes this gateway from the set when it ends, so that the others do not wait for its heartbeats.
     pub(super) async fn say_goodbye(&self, key: &str, id: &str) -> Result<(), StoreError> {
-        match self.call(key, &command(&[b"ZREM", key.as_bytes(), id.as_bytes()])).await? {
+        let idle = format!("-{id}");
+        let removes = command(&[b"ZREM", key.as_bytes(), id.as_bytes(), idle.as_bytes()]);
+        match self.call(key, &removes).await? {
             Value::ServerError(error) => Err(StoreError::Refused(words(&error))),
             _ => Ok(()),
         }

@@ -38,7 +38,8 @@ impl Drop for Subscriber {
 
 /// Subscribes, and again 200 ms after each loss of the connection.
 async fn keep(access: Arc<Access>, destination: Destination, topic: Topic) {
-    let channel = topic.channel();
+    let channels = topic.channels();
+    let channel = &channels[0];
     let mut reported = None;
     loop {
         let connected = timeout(UNRESPONSIVE, destination.connect(&access)).await;
@@ -51,7 +52,7 @@ async fn keep(access: Arc<Access>, destination: Destination, topic: Topic) {
                 Ok(Ok(Value::ServerError(error))) => Unsubscribed::Refused(words(&error)),
                 Ok(Ok(_)) => {
                     tokio::select! {
-                        ended = subscribe(stream, &channel, || topic.begins(), |message| topic.comes(message)) => ended,
+                        ended = subscribe(stream, &channels, || topic.begins(), |message| topic.comes(message)) => ended,
                         () = destination.has_left(&access, &endpoint) => {
                             Unsubscribed::Lost(io::Error::other("the Sentinels name another server"))
                         }

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// The first part of all channels, whatever the prefix of the keys is.
-const CHANNEL: &str = "paceway:call:";
+pub(super) const CHANNEL: &str = "paceway:call:";
 
 /// One channel, with what its messages change.
 #[derive(Debug, Clone)]
@@ -17,18 +17,19 @@ pub(super) enum Topic {
     /// Tickets of this connection whose requests get a concurrency permit. The channel has the number of the connection.
     Calls(Arc<Calls>),
     /// News that concern all gateways: the pauses of limiters, and slots that have become free. Other deployments may use
-    /// the server, so only keys that begin with this prefix are meant.
-    News { prefix: Arc<str>, pauses: Arc<Pauses> },
+    /// the server, so only keys that begin with this prefix are meant. A channel with the `id` of this process shows the
+    /// others that it lives; its messages mean nothing.
+    News { prefix: Arc<str>, pauses: Arc<Pauses>, id: Arc<str> },
 }
 
 // === impl Topic ===
 
 impl Topic {
-    /// The name of the channel.
-    pub(super) fn channel(&self) -> String {
+    /// The names of the channels; the first one has the messages.
+    pub(super) fn channels(&self) -> Vec<String> {
         match self {
-            Self::Calls(calls) => format!("{CHANNEL}{}", calls.gateway()),
-            Self::News { .. } => format!("{CHANNEL}pauses"),
+            Self::Calls(calls) => vec![format!("{CHANNEL}{}", calls.gateway())],
+            Self::News { id, .. } => vec![format!("{CHANNEL}pauses"), format!("{CHANNEL}{id}")],
         }
     }
 
@@ -70,7 +71,7 @@ impl Topic {
                     calls.call(number);
                 }
             }
-            Self::News { prefix, pauses } => {
+            Self::News { prefix, pauses, .. } => {
                 hear(prefix, pauses, message);
             }
         }
@@ -103,6 +104,10 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
+    fn news(prefix: &str, pauses: &Arc<Pauses>) -> Topic {
+        Topic::News { prefix: prefix.into(), pauses: pauses.clone(), id: "f00".into() }
+    }
+
     #[rstest]
     #[case::a_pause("paceway:{a}:T:a 6000000 429", Some(429))]
     #[case::a_key_with_spaces("paceway:{a}:T:a k y 6000000 429", None)]
@@ -117,7 +122,7 @@ mod tests {
         #[case] status: Option<u16>,
     ) {
         let pauses = Arc::new(Pauses::default());
-        let topic = Topic::News { prefix: "paceway".into(), pauses: pauses.clone() };
+        let topic = news("paceway", &pauses);
         topic.comes(message.as_bytes());
         assert_eq!(pauses.get("paceway:{a}:T:a").map(|known| known.status), status);
     }
@@ -125,7 +130,7 @@ mod tests {
     #[tokio::test]
     async fn a_message_with_no_time_left_ends_a_pause() {
         let pauses = Arc::new(Pauses::default());
-        let topic = Topic::News { prefix: "p".into(), pauses: pauses.clone() };
+        let topic = news("p", &pauses);
         topic.comes(b"p:a b 6000000 429");
         assert!(pauses.get("p:a b").is_some());
         topic.comes(b"p:a b 0 429");

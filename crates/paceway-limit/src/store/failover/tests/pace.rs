@@ -8,7 +8,7 @@ use crate::store::{
     batch::{ABSENT, GONE},
     health::SLOWEST,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 const SECOND: Micros = 1_000_000;
 const BURST: i64 = 10;
@@ -19,7 +19,10 @@ const PAUSE: Duration = Duration::from_millis(33);
 #[derive(Debug, Default)]
 struct World {
     memory: MemoryStore,
-    alive: Mutex<HashMap<Arc<str>, Instant>>,
+    /// The last heartbeat of each gateway, and whether it had granted nothing lately.
+    alive: Mutex<HashMap<Arc<str>, (Instant, bool)>>,
+    /// The gateways whose connections are closed.
+    ended: Mutex<HashSet<Arc<str>>>,
 }
 
 /// How one gateway reaches it: by calls that take so many ms, one after the other. None: it does not.
@@ -68,12 +71,12 @@ impl Script for Link {
         })
     }
 
-    fn beat(&self, _: Arc<str>, id: Arc<str>, alone: bool) -> BoxFuture<Result<Beat, StoreError>> {
+    fn beat(&self, heartbeat: Heartbeat) -> BoxFuture<Result<Beat, StoreError>> {
         let link = Self::to(&self.world, *self.delays.lock());
         link.turn.store(self.turn.fetch_add(2, SeqCst), SeqCst);
         Box::pin(async move {
             link.travel().await;
-            let beat = link.world.hear(id, alone);
+            let beat = link.world.hear(heartbeat);
             link.travel().await;
             Ok(beat)
         })
@@ -87,11 +90,17 @@ impl Script for Link {
 
 impl World {
     /// As `presence.lua`.
-    fn hear(&self, id: Arc<str>, alone: bool) -> Beat {
+    fn hear(&self, heartbeat: Heartbeat) -> Beat {
+        let Heartbeat { id, is_alone, is_idle, .. } = heartbeat;
         let (mut alive, now) = (self.alive.lock(), Instant::now());
-        let entered = alive.insert(id, now - if alone { ABSENT } else { Duration::ZERO }).is_none();
-        alive.retain(|_, last| now - *last < GONE);
-        let absent = alive.values().filter(|last| now - **last >= ABSENT).count();
+        let alone = is_alone && !is_idle;
+        let last = if alone { now - ABSENT } else { now };
+        let entered = alive.insert(id, (last, is_idle)).is_none();
+        let ended = self.ended.lock();
+        alive.retain(|id, (last, is_idle)| {
+            now - *last < if *is_idle && ended.contains(id) { ABSENT } else { GONE }
+        });
+        let absent = alive.values().filter(|(last, _)| now - *last >= ABSENT).count();
         let [gateways, absent] = [alive.len(), absent - usize::from(alone)]
             .map(|n| i64::try_from(n).unwrap_or(i64::MAX));
         Beat { gateways, absent, entered, now: None }
@@ -292,6 +301,36 @@ async fn a_gateway_that_is_cut_off_keeps_its_share_when_the_set_is_lost() {
     let most = 10.0 / 3.0 + 10.0 * 2.1;
     assert!(over <= most, "{over:.1} more than the law allows");
     assert!(used >= 0.85, "{used:.2} of the rate is used");
+}
+
+/// A gateway that has granted nothing dies. Without the end of its connections, the others could not know it from one that is
+/// cut off.
+#[tokio::test(start_paused = true)]
+async fn a_dead_gateway_that_granted_nothing_is_left_nothing() {
+    let fleet = Fleet::of([&[1]; 3]).await;
+    let idle = fleet.guards[0][0].process.health.id.clone();
+    *fleet.links[0].delays.lock() = &[];
+    fleet.world.ended.lock().insert(idle);
+    let living = Fleet { guards: fleet.guards[1..].to_vec(), ..fleet };
+    living.run(Duration::from_secs(12)).await;
+    let [failover, _] = &living.guards[0];
+    assert_eq!(failover.process.health.gateways(), 2);
+    let (over, used) = living.over();
+    assert!(over <= 0.5, "{over:.1} more than the law allows");
+    assert!(used >= 0.98, "{used:.2} of the rate is used");
+}
+
+/// The store learns of the first grant before the next regular heartbeat.
+#[tokio::test(start_paused = true)]
+async fn the_others_know_of_a_gateway_as_soon_as_it_grants_something() {
+    let fleet = Fleet::of([&[1]; 3]).await;
+    sleep(Duration::from_millis(600)).await;
+    let [failover, _] = &fleet.guards[0];
+    let is_idle = || fleet.world.alive.lock()[&failover.process.health.id].1;
+    assert!(is_idle());
+    assert!(ask(failover, &fleet.checks, 0).await.expect("a decision").admitted);
+    sleep(Duration::from_millis(10)).await;
+    assert!(!is_idle());
 }
 
 /// The same in windows. The others use up each window at its start, before the share is charged: what is charged then has to

@@ -50,13 +50,8 @@ impl Script for Sick {
         })
     }
 
-    fn beat(
-        &self,
-        key: Arc<str>,
-        id: Arc<str>,
-        alone: bool,
-    ) -> BoxFuture<Result<Beat, StoreError>> {
-        let (delay, answer) = (self.delay(), self.script.beat(key, id, alone));
+    fn beat(&self, heartbeat: Heartbeat) -> BoxFuture<Result<Beat, StoreError>> {
+        let (delay, answer) = (self.delay(), self.script.beat(heartbeat));
         Box::pin(async move {
             let answer = answer.await;
             sleep(delay).await;

@@ -93,7 +93,7 @@ impl Script for FarScript {
         })
     }
 
-    fn beat(&self, _: Arc<str>, _: Arc<str>, _: bool) -> BoxFuture<Result<Beat, StoreError>> {
+    fn beat(&self, _: Heartbeat) -> BoxFuture<Result<Beat, StoreError>> {
         let far = self.0.clone();
         Box::pin(async move {
             far.probes.fetch_add(1, SeqCst);

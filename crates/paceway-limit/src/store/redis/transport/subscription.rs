@@ -1,4 +1,4 @@
-//! A subscription to one channel of one server, by redis-rs. Its connection carries nothing else: a server without RESP3
+//! A subscription to some channels of one server, by redis-rs. Its connection carries nothing else: a server without RESP3
 //! (Redis 5) takes no other commands on it.
 
 use super::{
@@ -24,11 +24,11 @@ pub(in crate::store::redis) enum Unsubscribed {
     Lost(io::Error),
 }
 
-/// Subscribes to `channel` and hands on the text of each message, until the connection ends; calls `confirmed` once, when
+/// Subscribes to `channels` and hands on the text of each message, until the connection ends; calls `confirmed` once, when
 /// the server has confirmed the subscription and no later message can be missed.
 pub(in crate::store::redis) async fn subscribe(
     stream: RedisStream,
-    channel: &str,
+    channels: &[String],
     confirmed: impl FnOnce(),
     mut message: impl FnMut(&[u8]),
 ) -> Unsubscribed {
@@ -45,7 +45,7 @@ pub(in crate::store::redis) async fn subscribe(
         }
     };
     tokio::select! {
-        error = confirm(sink, channel, &traffic, confirmed) => error,
+        error = confirm(sink, channels, &traffic, confirmed) => error,
         () = receive => Unsubscribed::Lost(traffic.error().unwrap_or_else(closed)),
     }
 }
@@ -53,18 +53,20 @@ pub(in crate::store::redis) async fn subscribe(
 /// Subscribes once a second: again changes nothing, and each confirmation shows that the server is there.
 async fn confirm(
     mut sink: PubSubSink,
-    channel: &str,
+    channels: &[String],
     traffic: &Arc<Traffic>,
     confirmed: impl FnOnce(),
 ) -> Unsubscribed {
     let mut confirmed = Some(confirmed);
     loop {
-        match timeout(UNRESPONSIVE * 2, sink.subscribe(channel)).await {
-            Ok(Ok(())) => traffic.took(),
-            Ok(Err(error)) => return ended(error, traffic),
-            Err(_) => {
-                let silent = io::Error::new(io::ErrorKind::TimedOut, "it is silent");
-                return Unsubscribed::Lost(silent);
+        for channel in channels {
+            match timeout(UNRESPONSIVE * 2, sink.subscribe(channel)).await {
+                Ok(Ok(())) => traffic.took(),
+                Ok(Err(error)) => return ended(error, traffic),
+                Err(_) => {
+                    let silent = io::Error::new(io::ErrorKind::TimedOut, "it is silent");
+                    return Unsubscribed::Lost(silent);
+                }
             }
         }
         if let Some(confirmed) = confirmed.take() {
