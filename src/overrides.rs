@@ -230,7 +230,7 @@ impl Overrides {
                     Err(error) => return Err(OverrideError::Invalid(error.to_string())),
                 }
             }
-            // Later than any version that a gateway knows which did not hear of this change.
+            // Later than any version that a gateway knows that has not read this change.
             table.version = note.now.max(table.version.saturating_add(1));
             let text: Arc<str> = table.text().into();
             let change = NoteChange { expected: note.text, text: text.clone() };
@@ -312,7 +312,7 @@ impl KnownTable {
         self.now.saturating_add(whole(self.at.elapsed()))
     }
 
-    /// The table that the store has lost, with ends on its clock: the store has none, or that of a gateway which did not hear of
+    /// The table that the store has lost, with ends on its clock: the store has none, or that of a gateway that has not read
     /// the last changes, such as one that was frozen while an override was removed. An empty table says that, too.
     fn later_than(&self, note: &Note) -> Option<OverrideTable> {
         let now = self.now();

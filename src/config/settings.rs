@@ -219,7 +219,8 @@ impl Config {
     }
 
     /// Groups the limiters that some route uses together, for a Redis Cluster. A group has the first name of its limiters in
-    /// the alphabet. A limiter with a key that is alone in its group is spread over the Cluster.
+    /// the alphabet. A limiter with a key that is alone in its group is spread over the Cluster, unless programs may name two
+    /// of its keys in one call.
     ///
     /// Every other store decides on any keys together, so each limiter there is its own group. Its keys then stay the same
     /// when routes are added, also while gateways with the old and the new routes run side by side.
@@ -232,6 +233,7 @@ impl Config {
             }
             return;
         }
+        let names_keys = self.decisions_route().is_some();
         let mut leader: Vec<usize> = (0..self.limiters.len()).collect();
         for route in &self.routes {
             let Some(first) = route.limiters.first() else { continue };
@@ -247,7 +249,7 @@ impl Config {
             let alone = members().count() == 1;
             let limiter = &mut self.limiters[i];
             limiter.group = name;
-            limiter.spread = alone && limiter.key.is_some();
+            limiter.spread = alone && !names_keys && limiter.key.is_some();
         }
     }
 

@@ -154,7 +154,7 @@ impl LimiterPlan {
         let rule = rate.map_or(state.check.algorithm, |rate| self.limiter.algorithms[rate]);
         let check = Check {
             algorithm: rule,
-            enforce: state.check.enforce && self.limiter.mode == Mode::Enforce,
+            enforce: self.limiter.mode == Mode::Enforce,
             horizon: rule.horizon(self.demand.wait, self.demand.cost),
             blocks: false,
             ..state.check.clone()
@@ -170,7 +170,7 @@ impl LimiterPlan {
     /// Its states, each until its permits count no more.
     pub(super) fn own_states(&self) -> impl Iterator<Item = FormerState> {
         let now = Instant::now();
-        let rules = (0..self.limiter.algorithms.len()).map(move |i| {
+        (0..self.limiter.algorithms.len()).map(move |i| {
             let check = self.renewed(&self.checks[i], i);
             let algorithm = match self.auto {
                 Some(_) => check.algorithm,
@@ -189,8 +189,7 @@ impl LimiterPlan {
                 period: rate.map(|rate| rate.period),
                 until: now + duration(horizon + algorithm.window()),
             }
-        });
-        rules
+        })
     }
 
     /// The longest wait of a request.

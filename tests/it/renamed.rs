@@ -90,7 +90,7 @@ async fn gateways_with_files_that_differ_count_together(#[case] other: &str) {
     }
 }
 
-/// Nobody can know what each bucket of the other key has used.
+/// The store does not say what each bucket of the other key has used.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_that_forgets_what_was_used_is_in_the_log() {
     let upstream = Upstream::ok().await;

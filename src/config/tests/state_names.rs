@@ -73,6 +73,12 @@ fn decisions_of_programs_group_limiters_in_a_cluster_alone() {
     assert_eq!(tags(""), ["a", "b"]);
     assert_eq!(tags("store: redis://r\n"), ["a", "b"]);
     assert_eq!(tags("store: redis-cluster://r\n"), ["a", "a"]);
+    // One call may name two keys of a limiter.
+    let lone = parse(
+        "services: { decisions: 127.0.0.1:1 }\nupstream: http://a\nstore: redis-cluster://r\n\
+         limiters: { a: { rate: 5/s, key: '{client_ip}' } }\nroutes: [{ suffix: '*' }]\n",
+    );
+    assert!(!lone.expect("a config").limiters[0].spread);
 }
 
 #[test]

@@ -108,6 +108,15 @@ async fn a_rate_waits_for_the_state_that_it_takes_over() {
     assert_eq!((asked(&end), enforced(&end)), (vec!["S:x:k 500".to_owned()], vec![true]));
 }
 
+/// A limiter that only observed has counted all the same.
+#[test]
+fn a_former_state_that_only_observed_is_enforced_with_its_limiter() {
+    let first = plan("{ algorithm: sliding_window, rate: 500/min, mode: observe }", "x");
+    let second = with(&first, "{ algorithm: sliding_window, rate: [5/s, 500/min] }");
+    assert_eq!(asked(&second)[2], "S:x:k 500");
+    assert!(second.limiters[0].checks[2].enforce);
+}
+
 /// A rate that is removed ends at once, and one that takes its place does not begin unused.
 #[test]
 fn a_removed_rate_ends_and_a_replaced_one_does_not() {

@@ -1,4 +1,4 @@
-//! A limiter has one state in this store, whatever stands beside it in the list of a request.
+//! A limiter has one state in this store, whatever others the list of a request has.
 
 use super::*;
 use crate::{
@@ -12,7 +12,7 @@ use std::{collections::HashSet, thread, time::Duration};
 
 const NOW: Micros = 2 * EPOCH;
 const MINUTE: Micros = 60_000_000;
-/// So many companions that a limiter stands in a request beside and behind others of each part.
+/// Enough companions that some of them are in each part of the store.
 const COMPANIONS: usize = 100;
 
 /// Rules that grant five permits in this minute and no more.
@@ -32,7 +32,7 @@ fn companion(i: usize) -> Check {
     Check::new(format!("p:{{other{i}}}:T:other{i}"), Algorithm::TokenBucket(rule))
 }
 
-/// Asks at `NOW` for a limiter with this companion before or behind it, or alone.
+/// Asks at `NOW` for a limiter alone, or with this companion before or after it.
 fn ask(store: &MemoryStore, own: &Check, i: usize) -> Decision {
     let other = companion(i);
     let checks: Checks = match i % 3 {
@@ -49,7 +49,7 @@ fn granted(store: &MemoryStore, own: &Check) -> usize {
 }
 
 #[test]
-fn a_limiter_has_one_state_whatever_stands_beside_it() {
+fn a_limiter_has_one_state_whatever_others_are_named_with_it() {
     for rule in rules() {
         let most = match rule {
             Algorithm::LeakyBucket(_) | Algorithm::WarmUp(_) => 1,
