@@ -153,7 +153,7 @@ impl Config {
         };
         let is_counted = self.document.says("store", "gateways") || !self.limiting;
         (!is_counted && self.limiters.iter().any(shares)).then(|| {
-            "`store` has no `gateways`: a gateway that starts while the store is away enforces the whole rate, as if it were \
+            "`store` has no `gateways`: a gateway that cannot reach the store at its start enforces the whole rate, as if it were \
              the only one; write how many there are, as in `store: { url: ..., gateways: 3 }`"
                 .into()
         })
