@@ -86,14 +86,5 @@ async fn access_lines_can_be_texts_or_left_out(#[case] kind: &str) {
     }
     assert_eq!(lines.len(), 1);
     assert!(serde_json::from_str::<Value>(&lines[0]).is_err(), "{lines:?}");
-    for part in [
-        "GET",
-        "path=\"/path\"",
-        "query=\"a=1&token=***\"",
-        "route=\"all\"",
-        "outcome=\"passed\"",
-        "status=200",
-    ] {
-        assert!(lines[0].contains(part), "no {part} in {lines:?}");
-    }
+    assert!(lines[0].contains(" 200 passed wait=0 GET /path upstream="), "{lines:?}");
 }
