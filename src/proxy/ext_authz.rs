@@ -19,7 +19,7 @@ use crate::{
 use axum::body::Body as FullBody;
 use bytes::Bytes;
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri,
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri,
     header::{
         CONNECTION, CONTENT_LENGTH, EXPECT, HOST, MAX_FORWARDS, TE, TRANSFER_ENCODING, UPGRADE,
     },
@@ -41,6 +41,8 @@ const FRAMING: [HeaderName; 8] =
     [CONNECTION, CONTENT_LENGTH, EXPECT, HOST, MAX_FORWARDS, TE, TRANSFER_ENCODING, UPGRADE];
 /// `OVERWRITE_IF_EXISTS_OR_ADD`: the caller may have sent a header of the name.
 const REPLACE: i32 = 2;
+/// Envoy's word that it sent only the beginning of a body, with `allow_partial_message`.
+const PARTIAL_BODY: &str = "x-envoy-auth-partial-body";
 
 // === impl Proxy ===
 
@@ -70,6 +72,7 @@ impl Proxy {
         let client = self.described_client(client, source);
         let Arrival { mut request, mut body } = Arrival::new(restored(described)?);
         let seen = HeaderFlags::of(request.headers());
+        let whole = request.headers().get_all(PARTIAL_BODY).iter().all(|value| value == "false");
         let id = self.0.ids.of(request.headers_mut(), seen);
         let record = Record::new(self, &client, id, &request);
         let mut exchange =
@@ -77,6 +80,11 @@ impl Proxy {
         exchange.record.serves(Service::ExtAuthz, counters);
         let slot = match self.route(&mut exchange.record, &client, (&mut request, &mut body), seen)
         {
+            // A limiter would read other values than the application, which gets the whole body.
+            Ok(routed) if routed.policy.is_special && !whole => Err(Failure::TooLarge(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "a limiter reads the body, and Envoy sent only its beginning".into(),
+            )),
             Ok(mut routed) => {
                 routed.budget = deadline.map_or(routed.budget, |left| routed.budget.min(left));
                 self.slot(&mut exchange, &mut routed).await
@@ -93,11 +101,14 @@ impl Proxy {
         })
     }
 
-    /// The client of a request that Envoy describes: the one that it names, if Envoy is one of `trusted_proxies`.
+    /// The client of a request that Envoy describes: the one that it names, if Envoy is one of `trusted_proxies`. A source
+    /// without an IP address, such as a pipe, has no `X-Forwarded-For` that is believed.
     fn described_client(&self, client: &Arc<Client>, source: Option<IpAddr>) -> Arc<Client> {
-        match source.filter(|_| client.is_trusted) {
-            Some(ip) => Arc::new(client.for_client(ip, &self.0.plan.config.trusted_proxies)),
-            None => client.clone(),
+        let trusted = &self.0.plan.config.trusted_proxies;
+        match source {
+            _ if !client.is_trusted => client.clone(),
+            Some(ip) => Arc::new(client.for_client(ip, trusted)),
+            None => Arc::new(client.for_client(client.ip, &[])),
         }
     }
 }

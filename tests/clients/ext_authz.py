@@ -2,6 +2,8 @@
 
     ext_authz.py ADDRESS TIMEOUT COUNT METHOD PATH HOST SOURCE [NAME:VALUE ...]
 
+A SOURCE that begins with a slash is a pipe. The pair ":body:TEXT" is the body.
+
 Sends COUNT calls at once about one request, with the token "hunter2", and prints a line of JSON for each answer.
 """
 
@@ -20,8 +22,16 @@ METHOD = "/envoy.service.auth.v3.Authorization/Check"
 def question():
     http = field(2, VERB.encode()) + field(4, PATH.encode()) + field(5, HOST.encode())
     for name, value in HEADERS:
+        if name == ":body":
+            http += field(11, value.encode())
+            continue
         http += field(3, field(1, name.encode()) + field(2, value.encode()))
-    source = field(1, field(1, field(2, SOURCE.encode())))
+    address = field(2, SOURCE.encode())
+    if SOURCE.startswith("/"):
+        address = field(2, field(1, SOURCE.encode()))
+    else:
+        address = field(1, address)
+    source = field(1, address)
     return field(1, field(1, source) + field(4, field(2, http)))
 
 

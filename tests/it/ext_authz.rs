@@ -92,3 +92,42 @@ async fn a_cancelled_check_returns_its_slot_and_its_deadline_bounds_the_wait() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_without_an_ip_address_chooses_no_address_of_a_caller() {
+    let gateway = Gateway::start(CONFIG).await;
+    let address = service_address(&gateway, "ext_authz");
+    let status = async |source, forwarded: &str| {
+        let header = format!("x-forwarded-for:{forwarded}");
+        let asked = ["9", "1", "GET", "/each", "a.test", source];
+        ask(address, asked, &[&header]).await[0]["status"].clone()
+    };
+    // A trusted proxy before Envoy is believed, a client of a UNIX socket or without an address is not.
+    assert_eq!(status("127.0.0.9", "192.0.2.1").await, 200);
+    assert_eq!(status("127.0.0.9", "192.0.2.2").await, 200);
+    assert_eq!(status("/run/app.sock", "192.0.2.3").await, 200);
+    assert_eq!(status("/run/app.sock", "192.0.2.4").await, 429, "it is Envoy's own bucket");
+    assert_eq!(status("", "192.0.2.5").await, 429);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_envoy_has_cut_is_denied_where_a_limiter_reads_it() {
+    let gateway = Gateway::start(
+        "services: { ext_authz: { listen: 127.0.0.1:0, token: hunter2 } }\nupstream: http://127.0.0.1:9\n\
+         limiters: { each: { rate: 9/h, key: \"{body./n}\" } }\n\
+         routes: [{ suffix: /read, limiters: [each] }, { suffix: /unread }]\n",
+    )
+    .await;
+    let address = service_address(&gateway, "ext_authz");
+    let status = async |path, partial: &[&str]| {
+        let mut headers = vec!["content-type:application/json", ":body:{\"n\":1}   "];
+        headers.extend(partial);
+        ask(address, ["9", "1", "POST", path, "a.test", ""], &headers).await[0]["status"].clone()
+    };
+    let (cut, whole) =
+        (&["x-envoy-auth-partial-body:true"][..], &["x-envoy-auth-partial-body:false"]);
+    assert_eq!(status("/read", &[]).await, 200);
+    assert_eq!(status("/read", whole).await, 200);
+    assert_eq!(status("/read", cut).await, 413);
+    assert_eq!(status("/unread", cut).await, 200);
+}
