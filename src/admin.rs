@@ -29,14 +29,14 @@ use axum::{
     Extension, Json, Router,
     extract::{FromRef, State},
     http::{StatusCode, header::CONTENT_TYPE},
-    middleware::from_fn_with_state,
+    middleware::{from_fn_with_state, map_response},
     response::IntoResponse,
     routing::{any, get, post, put},
 };
 use dashboard::Dashboard;
 pub(crate) use dashboard::EventStream;
 use metrics_exporter_prometheus::PrometheusHandle;
-use page_error::PageError;
+pub(crate) use page_error::PageError;
 use serde_json::json;
 use std::{
     fs,
@@ -121,6 +121,7 @@ pub fn router(parts: AdminParts) -> Router {
         .layer(Extension(dashboard))
         .with_state(state.clone())
         .layer(from_fn_with_state(state, access::guard))
+        .layer(map_response(page_error::as_problem))
 }
 
 // === impl Admin ===

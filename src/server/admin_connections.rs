@@ -1,11 +1,14 @@
 //! Connections of the admin side: how many may be open at one time, and how long each may take. Knows no page of it.
 
 use super::phase::Phase;
-use crate::{admin::EventStream, config::ClientLimits};
-use axum::{Router, body::Body, extract::ConnectInfo};
-use http::{Request, Response, StatusCode};
+use crate::{
+    admin::{EventStream, PageError},
+    config::ClientLimits,
+};
+use axum::{Router, body::Bytes, extract::ConnectInfo, response::IntoResponse};
+use http::{Request, StatusCode};
 use hyper::{
-    body::Incoming,
+    body::{Body, Frame, Incoming, SizeHint},
     server::conn::http1,
     service::{Service, service_fn},
 };
@@ -77,6 +80,15 @@ enum AdminWait {
     Request,
     /// The page, which has the limit [`PAGE`].
     Page,
+    /// The body of the request, which the page reads within the same limit.
+    Body,
+}
+
+/// The body of a request. It notes when the page waits for more of it, so that operators who send slowly cannot take all
+/// connections.
+struct AwaitedBody {
+    body: Incoming,
+    waits: Arc<Mutex<AdminWaits>>,
 }
 
 /// A timer that is made when it is first needed: most connections end before that.
@@ -125,8 +137,8 @@ pub(super) async fn serve(
     }
 }
 
-/// Ends the connection that has been waiting for a request for the longest time. Otherwise 32 idle connections of browsers
-/// and scrapers would make a probe of `/readyz` fail.
+/// Ends the connection that has been waiting for a request, or for the body of one, for the longest time. Otherwise 32 idle
+/// connections of browsers and scrapers, or 32 slow uploads, would make a probe of `/readyz` fail.
 fn end_one(open: &[AdminConnection]) {
     let idle = open.iter().filter_map(|open| {
         let waits = open.waits.lock();
@@ -150,12 +162,12 @@ async fn connection(
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(ConnectInfo(peer));
         waits.lock().now(AdminWait::Page);
+        let request = request.map(|body| AwaitedBody { body, waits: waits.clone() });
         let (page, waits) = (timeout(PAGE, pages.call(request)), waits.clone());
         async move {
             let answer = page.await.unwrap_or_else(|_| {
-                let mut late = Response::new(Body::from("the request did not come in time\n"));
-                *late.status_mut() = StatusCode::REQUEST_TIMEOUT;
-                Ok(late)
+                let why = "the request did not come in time".into();
+                Ok(PageError(StatusCode::REQUEST_TIMEOUT, why).into_response())
             });
             let answer = match answer {
                 Ok(answer) => answer,
@@ -190,6 +202,31 @@ impl AdminTimeouts {
 impl AdminWaits {
     fn now(&mut self, what: AdminWait) {
         (self.what, self.since) = (what, Instant::now());
+    }
+}
+
+// === impl AwaitedBody ===
+
+impl Body for AwaitedBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        // The instant stays that of the request, however often a byte comes.
+        self.waits.lock().what = if frame.is_pending() { AdminWait::Body } else { AdminWait::Page };
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -255,7 +292,7 @@ impl AsyncRead for TimedStream {
         let limit = match waits.what {
             AdminWait::Head => this.limits.head,
             AdminWait::Request => this.limits.idle,
-            AdminWait::Page => return Poll::Pending,
+            AdminWait::Page | AdminWait::Body => return Poll::Pending,
         };
         this.read_timer.poll(cx, waits.since + limit).map(Err)
     }

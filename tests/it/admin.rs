@@ -3,6 +3,7 @@
 use crate::support::{Cluster, Conn, Gateway, Redis, Upstream, eventually, request};
 use rstest::rstest;
 use serde_json::{Value, json};
+use std::time::Duration;
 
 const SECRET: &str = "Bearer hunter2hunter2hunter2hunter2";
 
@@ -297,4 +298,71 @@ async fn the_keys_in_use_are_listed_and_reset(#[case] store: &str) {
     })
     .await;
     assert_eq!((&line["limiter"], &line["by"]), (&json!("shop"), &json!("127.0.0.1")));
+}
+
+#[rstest]
+#[case::no_page("GET", "/nothing", "", 404)]
+#[case::another_method("PUT", "/healthz", "", 405)]
+#[case::a_wrong_path("GET", "/limiters/%ff", "", 400)]
+#[case::a_wrong_query("GET", "/limiters/it/keys?limit=x", "", 400)]
+#[case::no_json("POST", "/limiters/it/acquire", "{", 400)]
+#[case::wrong_json("POST", "/limiters/it/acquire", "{\"cost\": \"x\"}", 422)]
+#[case::another_type("POST", "/limiters/it/release", "lease=1", 415)]
+#[case::too_large("POST", "/limiters/it/release", "LARGE", 413)]
+#[tokio::test(flavor = "multi_thread")]
+async fn every_error_of_the_admin_side_is_a_problem(
+    #[case] method: &str,
+    #[case] path: &str,
+    #[case] body: &str,
+    #[case] status: u16,
+) {
+    let upstream = Upstream::ok().await;
+    let gateway = Gateway::start(&format!(
+        "upstream: {}\nlimiters: {{ it: {{ rate: 1/hour, key: \"{{client_ip}}\" }} }}\n\
+         routes: [{{ suffix: \"*\", limiters: [it] }}]\n",
+        upstream.url()
+    ))
+    .await;
+    let body = if body == "LARGE" { format!("\"{}\"", "x".repeat(3 << 20)) } else { body.into() };
+    let length = body.len().to_string();
+    let mut fields = vec![("Content-Length", &*length)];
+    fields.extend((status != 415).then_some(("Content-Type", "application/json")));
+    let answer = gateway.admin_request(request(method, path, &fields) + &body).await;
+    assert_eq!(answer.status, status, "{}", answer.text());
+    assert_eq!(answer.field("content-type"), Some("application/problem+json"));
+    assert_eq!(answer.json()["status"], status);
+    assert!(answer.json()["detail"].as_str().is_some_and(|detail| detail.len() > 9));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_uploads_to_the_admin_side_do_not_hide_its_health() {
+    let upstream = Upstream::ok().await;
+    let gateway = Gateway::start(&format!(
+        "upstream: {}\nlimiters: {{ it: 1/hour }}\nroutes: [{{ suffix: \"*\" }}]\n",
+        upstream.url()
+    ))
+    .await;
+    let mut slow = Vec::new();
+    for _ in 0..40 {
+        let mut conn = Conn::to(gateway.admin).await.expect("connect");
+        let fields = [("Content-Type", "application/json"), ("Content-Length", "99")];
+        let head = request("POST", "/limiters/it/acquire", &fields);
+        conn.send(head + "{").await.expect("send");
+        slow.push(conn);
+    }
+    // Each has a byte more now and then, so that no pause between two bytes is long.
+    let drip = tokio::spawn(async move {
+        loop {
+            for conn in &mut slow {
+                let _ = conn.send(" ").await;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    // A page may take 30 s, and so may the body that it reads.
+    for _ in 0..3 {
+        let asked = tokio::time::timeout(Duration::from_secs(15), gateway.page("/healthz"));
+        assert_eq!(asked.await.expect("an answer in time").status, 200);
+    }
+    drip.abort();
 }
