@@ -71,6 +71,7 @@ use tokio::{
 };
 use tracing::field;
 use worker::{Worker, WorkerPort};
+use windows::WindowBudget;
 
 /// The exporter keeps each sample of its histograms until they are drained, which happens every 5 s.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -159,7 +160,9 @@ impl Server {
                 Some((*service, port.sockets.first()?.local_addr().ok()?))
             });
             let addresses: Vec<_> = addresses.collect();
-            let connections = Arc::new(ConnectionLimit::new(shares.clients));
+            let windows = WindowBudget::default();
+            let connections = Arc::new(ConnectionLimit::new(shares.clients, windows.clone()));
+            let of_services = Arc::new(ConnectionLimit::new(shares.services, windows));
             let (phase, phases) = watch::channel(Phase::Running);
             let drain_end = Arc::new(OnceLock::new());
             let (ended, mut ends) = mpsc::channel(1);
@@ -174,6 +177,7 @@ impl Server {
                     source: source.clone(),
                     connections: connections.clone(),
                     turned_away: Arc::new(Semaphore::new(shares.turned_away)),
+                    of_services: of_services.clone(),
                     draining: draining.clone(),
                     phases: phases.clone(),
                     drain_end: drain_end.clone(),

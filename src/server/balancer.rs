@@ -77,7 +77,7 @@ impl ConnectionBalancer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::connection_limit::ConnectionLimit;
+    use crate::server::{connection_limit::ConnectionLimit, windows::WindowBudget};
     use proptest::prelude::*;
     use rstest::rstest;
     use std::num::NonZeroUsize;
@@ -127,7 +127,7 @@ mod tests {
         let (balancer, mut received) = ConnectionBalancer::new(2);
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("its address");
-        let limit = Arc::new(ConnectionLimit::new(NonZeroUsize::MAX));
+        let limit = Arc::new(ConnectionLimit::new(NonZeroUsize::MAX, WindowBudget::default()));
         let handoff = || Handoff {
             tcp: TcpStream::connect(address).expect("connect"),
             address,

@@ -1,4 +1,5 @@
-//! How many clients may be connected at one time, over all workers. A client beyond the limit gets 503 and no permit.
+//! How many clients may be connected at one time, over all workers: to the data plane, and apart from it to all services. A
+//! client beyond the limit gets 503 and no permit.
 
 use super::{
     address_limit::{AddressLimit, AddressPermit, TooManyOfAddress},
@@ -34,12 +35,12 @@ pub(super) struct ConnectionPermit {
 // === impl ConnectionLimit ===
 
 impl ConnectionLimit {
-    /// Makes the limit: `max` clients at one time.
-    pub(super) fn new(max: NonZeroUsize) -> Self {
+    /// Makes the limit: `max` clients at one time, with a part of `windows` for each that speaks HTTP/2.
+    pub(super) fn new(max: NonZeroUsize, windows: WindowBudget) -> Self {
         Self {
             free: Arc::new(Semaphore::new(max.get().min(Semaphore::MAX_PERMITS))),
             addresses: Arc::default(),
-            windows: WindowBudget::default(),
+            windows,
             metrics: ConnectionMetrics::default(),
         }
     }

@@ -20,7 +20,7 @@ pub(super) struct ConnectionContext {
     pub(super) tls: watch::Receiver<Option<Arc<ServerConfig>>>,
     /// The port that this worker listens on.
     pub(super) port: u16,
-    /// The connection limit of all workers together.
+    /// The connection limit of all workers together: that of clients, or that of services.
     pub(super) connections: Arc<ConnectionLimit>,
     /// Becomes true with [`Phase::Draining`]. Each response reads it, which is cheaper than asking `phases`.
     pub(super) draining: Arc<AtomicBool>,

@@ -22,6 +22,8 @@ pub(super) struct Shares {
     pub(super) limit: usize,
     /// How many clients may be connected at one time.
     pub(super) clients: NonZeroUsize,
+    /// How many programs may be connected to services at one time. Idle clients take none of these.
+    pub(super) services: NonZeroUsize,
     /// How many connections to upstreams may be open at one time.
     pub(super) upstreams: usize,
     /// How many connections of the admin side may be open at one time.
@@ -52,21 +54,32 @@ pub(super) fn current() -> usize {
 
 impl Shares {
     pub(super) fn of(limit: usize, config: &Config) -> Self {
-        Self::new(limit, config.workers.get(), config.client.max_connections)
+        // A service that the configuration does not have needs no part.
+        let quarters = if config.services.all().next().is_some() { 1 } else { 0 };
+        Self::new(limit, config.workers.get(), config.client.max_connections, quarters)
     }
 
-    /// Gives clients half of the descriptors that are left after the fixed shares, so that each client can have a call. A
-    /// configured number may take up to 7/8, which fits clients that are idle most of the time.
-    fn new(limit: usize, workers: usize, configured: Option<NonZeroUsize>) -> Self {
+    /// Gives services their `quarters` of the descriptors that are left after the fixed shares, and clients half of what
+    /// is left then, so that each client can have a call. A configured number may take up to 7/8, which fits clients that
+    /// are idle most of the time.
+    fn new(
+        limit: usize,
+        workers: usize,
+        configured: Option<NonZeroUsize>,
+        quarters: usize,
+    ) -> Self {
         let fixed = BASE + EACH_RUNTIME * (workers + 1) + ADMIN;
         let rest = limit.saturating_sub(fixed);
         let turned_away = (rest / 16 / workers).clamp(1, TURNED_AWAY);
         let rest = rest.saturating_sub(turned_away * workers);
+        let services = rest / 4 * quarters;
+        let rest = rest - services;
         let (sure, most) = ((rest / 2).max(1), (rest - rest / 8).max(1));
         let clients = configured.map_or(sure, |configured| configured.get().min(most));
         Self {
             limit,
             clients: NonZeroUsize::new(clients).unwrap_or(NonZeroUsize::MIN),
+            services: NonZeroUsize::new(services).unwrap_or(NonZeroUsize::MIN),
             upstreams: rest.saturating_sub(clients).max(1),
             admin: ADMIN,
             turned_away,
@@ -114,7 +127,16 @@ mod tests {
         #[case] expected: usize,
     ) {
         let configured = configured.and_then(NonZeroUsize::new);
-        assert_eq!(Shares::new(limit, workers, configured).clients.get(), expected);
+        assert_eq!(Shares::new(limit, workers, configured, 0).clients.get(), expected);
+    }
+
+    #[test]
+    fn services_have_a_quarter_that_clients_do_not_take() {
+        for configured in [None, NonZeroUsize::new(5_000)] {
+            let shares = Shares::new(1024, 2, configured, 1);
+            let clients = if configured.is_some() { 574 } else { 328 };
+            assert_eq!((shares.services.get(), shares.clients.get()), (218, clients));
+        }
     }
 
     proptest! {
@@ -123,10 +145,13 @@ mod tests {
             limit in 512..2_000_000_usize,
             workers in 1..16_usize,
             configured in prop::option::of(1..3_000_000_usize),
+            quarters in 0..2_usize,
         ) {
-            let shares = Shares::new(limit, workers, configured.and_then(NonZeroUsize::new));
+            let configured = configured.and_then(NonZeroUsize::new);
+            let shares = Shares::new(limit, workers, configured, quarters);
             let fixed = BASE + EACH_RUNTIME * (workers + 1) + shares.admin;
-            let all = fixed + shares.clients.get() + shares.upstreams + shares.turned_away * workers;
+            let served = shares.clients.get() + shares.services.get() * quarters;
+            let all = fixed + served + shares.upstreams + shares.turned_away * workers;
             prop_assert!(all <= limit, "{shares:?}");
             prop_assert!(shares.upstreams > 0);
         }

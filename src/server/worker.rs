@@ -28,8 +28,10 @@ pub(super) struct Worker {
     /// The number of this worker, from 0, by which the plan keeps its counters.
     pub(super) number: usize,
     pub(super) source: StoreSource,
-    /// The connection limit of all workers together.
+    /// The connection limit of all workers together, for clients of the data plane.
     pub(super) connections: Arc<ConnectionLimit>,
+    /// That for programs that call services.
+    pub(super) of_services: Arc<ConnectionLimit>,
     /// Bounds the clients that this worker answers with 503 at one time because too many are connected.
     pub(super) turned_away: Arc<Semaphore>,
     pub(super) draining: Arc<AtomicBool>,
@@ -65,12 +67,13 @@ impl Worker {
         let mut acceptors = JoinSet::new();
         for port in self.ports {
             let service = port.service;
+            let connections = if service.is_some() { &self.of_services } else { &self.connections };
             let context = Arc::new(ConnectionContext {
                 proxy: proxy.clone(),
                 service,
                 tls: self.live.certificates(service),
                 port: port.listener.local_addr().map_err(system)?.port(),
-                connections: self.connections.clone(),
+                connections: connections.clone(),
                 draining: self.draining.clone(),
                 phases: self.phases.clone(),
             });

@@ -4,7 +4,7 @@
 mod proxies;
 mod time;
 
-use crate::support::{Conn, Gateway, Upstream, eventually, request};
+use crate::support::{Conn, Gateway, Upstream, eventually, request, service_address};
 use rstest::rstest;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -252,6 +252,31 @@ async fn who_still_sends_a_body_hears_why_it_was_refused(#[case] head: &str) {
 }
 
 // === how many ===
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_clients_take_no_connection_of_a_service() {
+    let upstream = Upstream::ok().await;
+    let service = "services: { forward_auth: 127.0.0.1:0 }\nclient: { max_connections: 2 }";
+    let gateway = with(&upstream, service).await;
+    let address = service_address(&gateway, "forward_auth");
+    let mut idle = Vec::new();
+    for _ in 0..2 {
+        let mut conn = connect(&gateway).await;
+        conn.send(request("GET", "/", &[])).await.expect("send");
+        assert_eq!(conn.answer().await.expect("an answer").status, 200);
+        idle.push(conn);
+    }
+    assert_eq!(gateway.get("/").await.status, 503, "the data plane has as many as it may");
+    let mut programs = Vec::new();
+    for _ in 0..4 {
+        let mut conn = Conn::to(address).await.expect("connect");
+        conn.send(request("GET", "/auth", &[("X-Original-URI", "/")])).await.expect("send");
+        assert_eq!(conn.answer().await.expect("an answer").status, 200);
+        programs.push(conn);
+    }
+    drop(idle);
+    gateway.until_answered("/", 200).await;
+}
 
 #[rstest]
 #[case::all("max_connections", "limit")]

@@ -7,6 +7,7 @@ use crate::{
     proxy::ClientConnection as _,
     server::{
         balancer::ConnectionBalancer, connection_limit::ConnectionLimit, transport::Transport,
+        windows::WindowBudget,
     },
 };
 use bytes::Bytes;
@@ -34,7 +35,7 @@ where
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (tcp, _) = listener.accept().await.unwrap();
-    let limit = Arc::new(ConnectionLimit::new(NonZeroUsize::MIN));
+    let limit = Arc::new(ConnectionLimit::new(NonZeroUsize::MIN, WindowBudget::default()));
     let permit = limit.acquire(ConnectionBalancer::new(1).0.keep(0)).unwrap();
     let transport = Transport::Plain(tcp);
     let stream =
