@@ -7,6 +7,7 @@ use hickory_resolver::{
     TokioResolver,
     config::{ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolverConfig, ResolverOpts},
     net::{NetError, runtime::TokioRuntimeProvider},
+    proto::rr::Name,
     system_conf::read_system_conf,
 };
 use std::{
@@ -95,7 +96,9 @@ impl Resolver {
             Some((resolver, made)) if *made == stamps => resolver,
             made => &mut made.insert((resolver(&self.servers)?, stamps)).0,
         };
-        let answer = timeout(LOOKUP, resolver.lookup_ip(name)).await;
+        // Docker Compose makes names such as `stack_api`, which a strict reading by IDNA refuses.
+        let asked = Name::from_str_relaxed(name).map_err(NetError::from)?;
+        let answer = timeout(LOOKUP, resolver.lookup_ip(asked)).await;
         let answer = answer.map_err(|_| NameError::Timeout)??;
         let ips: Vec<_> = answer.iter().collect();
         if ips.is_empty() {

@@ -66,6 +66,19 @@ async fn all_addresses_of_a_name_are_used() {
     assert_eq!(dns.asked(), 2, "one lookup for all workers, and not again before its time");
 }
 
+/// Docker Compose names services so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_with_an_underscore_is_looked_up() {
+    let upstream = Upstream::at((A, 0), |_| Reply::ok()).await;
+    let (port, dns) = (upstream.address().port(), Dns::start(Says::Addresses(vec![A], 60)).await);
+    let rest = "routes: [{ suffix: \"*\" }]";
+    let yaml =
+        format!("upstream: http://stack_api:{port}\nresolver: [\"{}\"]\n{rest}\n", dns.address());
+    let gateway = Gateway::start(&yaml).await;
+    assert_eq!(gateway.get("/").await.status, 200);
+    assert_eq!(upstream.calls()[0].head.get("host"), Some(&*format!("stack_api:{port}")));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_is_looked_up_again_when_its_time_is_up() {
     let a = Upstream::at((A, 0), |_| Reply::ok()).await;

@@ -16,7 +16,7 @@ pub(crate) struct Dns {
     task: JoinHandle<()>,
 }
 
-/// The server's answer for `api.test`; every other name does not exist.
+/// The server's answer for `api.test` and `stack_api`; every other name does not exist.
 #[derive(Debug, Clone)]
 pub(crate) enum Says {
     /// These addresses, with this time to live in seconds.
@@ -94,7 +94,7 @@ impl<'m> Query<'m> {
     }
 
     fn answer(&self, says: &Says) -> Option<Vec<u8>> {
-        let is_known = self.name == "api.test";
+        let is_known = ["api.test", "stack_api"].contains(&&*self.name);
         let (code, ips, ttl) = match says {
             _ if !is_known => (3, &[][..], 0),
             Says::Nothing => return None,
