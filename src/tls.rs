@@ -2,4 +2,6 @@
 
 pub mod server;
 
-pub use paceway_limit::tls::{KeyPair, Stamp, TlsError, certificates, client};
+pub use paceway_limit::tls::{
+    KeyPair, ListedCertificates, Stamp, TlsError, certificates, client, flaw,
+};

@@ -84,7 +84,7 @@ pub(super) fn check(document: Document) -> Result<Config, ConfigError> {
 
 fn check_all(document: Document, mistakes: Vec<Mistake>) -> Result<Config, ConfigError> {
     let directory = document.directory.clone();
-    let (clear_secrets, unheld) = (Vec::new(), Vec::new());
+    let (clear_secrets, flaws, unheld) = (Vec::new(), Vec::new(), Vec::new());
     let is_offline = document.is_offline;
     let (has_others, missing) = (false, Vec::new());
     let mut reader = ConfigReader {
@@ -92,6 +92,7 @@ fn check_all(document: Document, mistakes: Vec<Mistake>) -> Result<Config, Confi
         directory,
         is_offline,
         clear_secrets,
+        flaws,
         unheld,
         has_others,
         missing,
@@ -162,6 +163,7 @@ impl ConfigReader {
             routes,
             document: Arc::new(document.clone().without_tokens()),
             clear_secrets: std::mem::take(&mut self.clear_secrets),
+            flaws: std::mem::take(&mut self.flaws),
             unheld: std::mem::take(&mut self.unheld),
         };
         config.route_decisions();

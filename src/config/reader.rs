@@ -24,6 +24,8 @@ pub(super) struct ConfigReader {
     pub(super) is_offline: bool,
     /// Keys of headers that look like credentials and are written in the file in clear text.
     pub(super) clear_secrets: Vec<String>,
+    /// A sentence for each file of authorities that cannot do what it is for.
+    pub(super) flaws: Vec<String>,
     /// Names of routes that have a limiter with a rate, and neither `max_wait` nor `max_wait_cap`.
     pub(super) unheld: Vec<String>,
     /// Whether there may be limiters that the file does not have: `limits_from` adds some, or a mistake hides them.

@@ -83,6 +83,7 @@ impl Config {
         warnings.extend(self.open_services());
         warnings.extend(self.open_admin());
         warnings.extend(self.uncounted_gateways());
+        warnings.extend(self.flaws.iter().cloned());
         for key in &self.clear_secrets {
             warnings.push(format!(
                 "`{key}` looks secret and is written in the file in clear text: take it from outside, as in \

@@ -1,11 +1,15 @@
 //! The server side of TLS: chooses a certificate by the name that a client asks for. Never accepts less than TLS 1.2.
 
-use super::{KeyPair, TlsError, certificates};
+use super::{KeyPair, ListedCertificates, TlsError, certificates};
 use rustls::{
-    RootCertStore, ServerConfig,
+    DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig, SignatureScheme,
+    client::danger::HandshakeSignatureValid,
     crypto::{CryptoProvider, aws_lc_rs},
-    pki_types::CertificateDer,
-    server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier},
+    pki_types::{CertificateDer, UnixTime},
+    server::{
+        ClientHello, ResolvesServerCert, WebPkiClientVerifier,
+        danger::{ClientCertVerified, ClientCertVerifier},
+    },
     sign::CertifiedKey,
 };
 use std::{
@@ -28,6 +32,13 @@ struct ServedCertificates {
     by_name: HashMap<String, Arc<CertifiedKey>>,
 }
 
+/// Checks the certificate of a client as the TLS library does, and takes one that is listed itself.
+#[derive(Debug)]
+struct ListedClients {
+    listed: ListedCertificates,
+    others: Arc<dyn ClientCertVerifier>,
+}
+
 /// Reads the certificates, their keys and the authorities of client certificates, and makes the TLS configuration of the
 /// listener.
 ///
@@ -43,12 +54,14 @@ pub fn config(pairs: &[KeyPair], client_ca: Option<&Path>) -> Result<ServerConfi
     let builder = match client_ca {
         None => builder.with_no_client_auth(),
         Some(file) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates(file)? {
+            let all = certificates(file)?;
+            let (listed, mut roots) = (ListedCertificates::of(&all), RootCertStore::empty());
+            for certificate in all {
                 roots.add(certificate).map_err(|error| unusable(file, error))?;
             }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-            builder.with_client_cert_verifier(verifier.build().map_err(|e| unusable(file, e))?)
+            let others = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            let others = others.build().map_err(|error| unusable(file, error))?;
+            builder.with_client_cert_verifier(Arc::new(ListedClients { listed, others }))
         }
     };
     let mut config = builder.with_cert_resolver(Arc::new(shown));
@@ -107,6 +120,48 @@ impl ServedCertificates {
 impl ResolvesServerCert for ServedCertificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.find(hello.server_name()).clone())
+    }
+}
+
+// === impl ListedClients ===
+
+impl ClientCertVerifier for ListedClients {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.others.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        shown: &CertificateDer<'_>,
+        chain: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        match self.listed.of_client(shown, now) {
+            None => self.others.verify_client_cert(shown, chain, now),
+            Some(usable) => usable.map(|()| ClientCertVerified::assertion()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        shown: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.others.verify_tls12_signature(message, shown, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        shown: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.others.verify_tls13_signature(message, shown, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.others.supported_verify_schemes()
     }
 }
 

@@ -104,7 +104,7 @@ impl Target {
     }
 
     /// The host as DNS and certificates name it: an IPv6 address without its brackets.
-    pub(super) fn host_name(&self) -> &str {
+    pub(crate) fn host_name(&self) -> &str {
         let host = self.origin.host().unwrap_or_default();
         host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
     }

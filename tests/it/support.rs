@@ -18,7 +18,7 @@ mod sentinels;
 mod upstream;
 mod wire;
 
-pub(crate) use authority::Authority;
+pub(crate) use authority::{Authority, self_signed, showing};
 pub(crate) use browser::Browser;
 pub(crate) use cluster::Cluster;
 pub(crate) use database::{DatabaseServer, ServerKind};

@@ -3,7 +3,7 @@
 mod protocols;
 mod reload;
 
-use crate::support::{Conn, Gateway, Upstream, eventually, request};
+use crate::support::{Conn, Gateway, Upstream, eventually, request, self_signed};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rstest::rstest;
 use std::{fs, path::Path, sync::Arc};
@@ -14,7 +14,7 @@ use tokio_rustls::{
     rustls::{
         ClientConfig, RootCertStore,
         crypto::aws_lc_rs,
-        pki_types::{CertificateDer, PrivateKeyDer, ServerName},
+        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
         version::{TLS12, TLS13},
     },
 };
@@ -244,6 +244,30 @@ async fn clients_show_a_certificate_of_the_right_authority() {
     }
     assert_eq!(upstream.calls().len(), 1);
     until_refused(&gateway, "tls", 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_shows_a_self_signed_certificate_that_is_its_own_authority() {
+    let (upstream, directory) = (Upstream::ok().await, tempfile::tempdir().expect("a directory"));
+    let (authority, path) = (Authority::new(), directory.path());
+    authority.write(path, "a.example");
+    let (listed, other) = (self_signed("client", |_| {}), self_signed("client", |_| {}));
+    fs::write(path.join("ca.pem"), &listed.0).expect("write");
+    let ca = path.join("ca.pem");
+    let tls = format!("{{ {}, client_ca: {} }}", pair(path, "a.example"), ca.display());
+    let gateway = start(&upstream, &tls, "").await;
+    for ((certificate, key), served) in [(listed, true), (other, false)] {
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("a key");
+        let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).expect("one")];
+        let config = authority.builder().with_client_auth_cert(chain, key).expect("a certificate");
+        let answer = async {
+            let mut conn = Conn::over(connect(&gateway, config, "a.example").await?);
+            conn.send(request("GET", "/", &[])).await?;
+            conn.answer().await
+        };
+        assert_eq!(answer.await.is_ok_and(|answer| answer.status == 200), served);
+    }
+    assert_eq!(upstream.calls().len(), 1);
 }
 
 fn said(gateway: &Gateway, message: &str) -> usize {

@@ -4,10 +4,11 @@
 mod cluster;
 
 use crate::support::{
-    Authority, Gateway, Redis, Reply, Said, Sentinels, Upstream, eventually, rights,
+    Authority, Gateway, Redis, Reply, Said, Sentinels, Upstream, eventually, free_port, rights,
+    self_signed,
 };
 use rstest::rstest;
-use std::sync::Arc;
+use std::{fs, sync::Arc};
 use tokio::sync::Semaphore;
 
 /// `{TAG}` of the keys of each limiter's group is its name: no route uses two together. Tests count the calls of the store,
@@ -124,6 +125,31 @@ async fn over_tls(#[case] who: &str, #[case] version: &str) {
     let (ca, (cert, key)) = (authority.file(), authority.files("paceway"));
     let ours = if who == "yes" { format!(", cert: {cert}, key: {key}") } else { String::new() };
     let tls = format!("tls: {{ ca: {ca}, server_name: redis.internal{ours} }}");
+    assert_works(&format!("rediss://127.0.0.1:{port}, timeout: 2s, {tls}")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_tls_with_a_certificate_that_is_its_own_authority() {
+    let (dir, own) =
+        (tempfile::tempdir().expect("a directory"), self_signed("redis.internal", |_| {}));
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (cert, key, port) = (path("cert.pem"), path("key.pem"), free_port());
+    fs::write(&cert, &own.0).expect("a file");
+    fs::write(&key, &own.1).expect("a file");
+    let port_text = port.to_string();
+    let _redis = Redis::with(&[
+        "--tls-port",
+        &port_text,
+        "--tls-cert-file",
+        &cert,
+        "--tls-key-file",
+        &key,
+        "--tls-ca-cert-file",
+        &cert,
+        "--tls-auth-clients",
+        "no",
+    ]);
+    let tls = format!("tls: {{ ca: {cert}, server_name: redis.internal }}");
     assert_works(&format!("rediss://127.0.0.1:{port}, timeout: 2s, {tls}")).await;
 }
 

@@ -1,6 +1,7 @@
 //! Upstreams over TLS: which certificates the gateway believes, and which one it shows.
 
-use crate::support::{Authority, Conn, Gateway, Upstream, eventually};
+use crate::support::{Authority, Conn, Gateway, Upstream, eventually, self_signed, showing};
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, IsCa};
 use rstest::rstest;
 use serde_json::Value;
 use std::{fs, path::Path, sync::Arc};
@@ -72,6 +73,50 @@ async fn one_of_another_authority_is_not_and_the_log_says_why() {
     }
     assert!(why(&gateway).await.contains("invalid peer certificate"));
     assert!(upstream.calls().is_empty(), "nothing was sent to an unknown server");
+}
+
+fn unchanged(_: &mut CertificateParams) {}
+
+fn expired(params: &mut CertificateParams) {
+    params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+}
+
+fn of_clients(params: &mut CertificateParams) {
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+}
+
+fn of_servers(params: &mut CertificateParams) {
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+}
+
+fn of_nobody_else(params: &mut CertificateParams) {
+    params.is_ca = IsCa::ExplicitNoCa;
+}
+
+#[rstest]
+#[case::its_own("127.0.0.1", unchanged, true)]
+#[case::that_signs_no_others("127.0.0.1", of_nobody_else, true)]
+#[case::of_servers("127.0.0.1", of_servers, true)]
+#[case::of_clients("127.0.0.1", of_clients, false)]
+#[case::of_another_name("127.0.0.2", unchanged, false)]
+#[case::of_the_past("127.0.0.1", expired, false)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_self_signed_certificate_is_believed_where_it_is_its_own_authority(
+    #[case] name: &str,
+    #[case] change: fn(&mut CertificateParams),
+    #[case] is_believed: bool,
+) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let own = self_signed(name, change);
+    let upstream = Upstream::tls(showing(&own)).await;
+    let ca = write(dir.path(), "ca.pem", &own.0);
+    let gateway = Gateway::start(&config(&upstream, &format!(", ca: \"{ca}\""))).await;
+    assert_eq!(gateway.get("/").await.status, if is_believed { 200 } else { 502 });
+    // Another one of the same name is another one.
+    let other = Upstream::tls(showing(&self_signed(name, change))).await;
+    let gateway = Gateway::start(&config(&other, &format!(", ca: \"{ca}\""))).await;
+    assert_eq!(gateway.get("/").await.status, 502);
+    assert!(other.calls().is_empty());
 }
 
 #[rstest]

@@ -1,6 +1,9 @@
 //! Reads certificates and keys from PEM files, and notices when the files change. Opens no connection.
 
 pub mod client;
+mod listed;
+
+pub use listed::{ListedCertificates, flaw};
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem, pem::PemObject as _};
 use std::{

@@ -10,10 +10,13 @@ use crate::{
         yaml::YamlValue,
     },
     tls::{self, KeyPair, TlsError},
-    upstream::ClientTls,
+    upstream::{ClientTls, Target},
 };
 use rustls::{
-    RootCertStore, crypto::aws_lc_rs::default_provider, pki_types::ServerName, sign::CertifiedKey,
+    RootCertStore,
+    crypto::aws_lc_rs::default_provider,
+    pki_types::{ServerName, UnixTime},
+    sign::CertifiedKey,
 };
 use std::{
     fs,
@@ -45,17 +48,17 @@ impl ConfigReader {
                 }
             }
         }
-        let client_ca = self.authorities(&section, "client_ca");
+        let client_ca = self.authorities(&section, "client_ca", &[]);
         Some(ServerTls { certificates, client_ca })
     }
 
-    /// Reads the keys for TLS with an upstream. `is_https` is `None` if the URL of the upstream is a mistake already.
+    /// Reads the keys for TLS with an upstream. It has no `targets` if its URL is a mistake already.
     pub(super) fn client_tls(
         &mut self,
         section: &ConfigSection<'_>,
-        is_https: Option<bool>,
+        targets: &[Target],
     ) -> ClientTls {
-        if is_https == Some(false) {
+        if targets.first().is_some_and(|target| !target.is_https()) {
             for key in ["ca", "client_cert", "server_name"] {
                 if let Some(field) = section.get(key) {
                     let reason = "needs https, and the URL of this upstream begins with `http://`";
@@ -74,11 +77,12 @@ impl ConfigReader {
                 self.checked(KeyPair { cert: file.clone(), key: file }, &field, &field)
             }
         });
-        ClientTls {
-            ca: self.authorities(section, "ca"),
-            client_cert,
-            server_name: self.get(section, "server_name", None, |text| server_name(text).map(Some)),
-        }
+        let named = self.get(section, "server_name", None, |text| server_name(text).map(Some));
+        let names = match &named {
+            Some(name) => vec![name.as_str()],
+            None => targets.iter().map(Target::host_name).collect(),
+        };
+        ClientTls { ca: self.authorities(section, "ca", &names), client_cert, server_name: named }
     }
 
     /// Reads `store.tls`, which only a URL with TLS may have.
@@ -90,11 +94,11 @@ impl ConfigReader {
         }
         let Some(section) = self.section(field, &STORE_TLS) else { return ClientTls::default() };
         let is_pair = ["cert", "key"].iter().any(|key| section.get(key).is_some());
+        let named = self.get(&section, "server_name", None, |text| server_name(text).map(Some));
         ClientTls {
-            ca: self.authorities(&section, "ca"),
+            ca: self.authorities(&section, "ca", named.as_deref().as_slice()),
             client_cert: if is_pair { self.pair(&section) } else { None },
-            server_name: self
-                .get(&section, "server_name", None, |text| server_name(text).map(Some)),
+            server_name: named,
         }
     }
 
@@ -155,8 +159,13 @@ impl ConfigReader {
         }
     }
 
-    /// Reads a key that names a file with certificates of authorities.
-    fn authorities(&mut self, section: &ConfigSection<'_>, key: &str) -> Option<PathBuf> {
+    /// Reads a key that names a file with certificates of authorities, for servers with these `names`.
+    fn authorities(
+        &mut self,
+        section: &ConfigSection<'_>,
+        key: &str,
+        names: &[&str],
+    ) -> Option<PathBuf> {
         let field = section.get(key)?;
         let file = self.file(&field)?;
         if self.is_offline {
@@ -164,10 +173,19 @@ impl ConfigReader {
         }
         match tls::certificates(&file) {
             Err(error) => self.refuse(&field, &error.reason),
-            Ok(all) => match RootCertStore::empty().add_parsable_certificates(all) {
-                (0, _) => self.refuse(&field, "holds no certificate that an authority can have"),
-                _ => return Some(file),
-            },
+            Ok(all) => {
+                match RootCertStore::empty().add_parsable_certificates(all.iter().cloned()) {
+                    (0, _) => {
+                        self.refuse(&field, "holds no certificate that an authority can have")
+                    }
+                    _ => {
+                        let flaw = tls::flaw(&all, names, UnixTime::now());
+                        self.flaws
+                            .extend(flaw.map(|why| format!("`{}` cannot work: {why}", field.path)));
+                        return Some(file);
+                    }
+                }
+            }
         }
         None
     }

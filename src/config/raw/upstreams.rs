@@ -88,7 +88,7 @@ impl ConfigReader {
         }
         let Some(section) = self.section(&field, &UPSTREAM) else { return upstream };
         let targets = self.targets(&section);
-        upstream.tls = self.client_tls(&section, targets.first().map(Target::is_https));
+        upstream.tls = self.client_tls(&section, &targets);
         if !targets.is_empty() {
             upstream.targets = targets;
         }

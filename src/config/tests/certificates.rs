@@ -265,3 +265,55 @@ fn a_url_that_is_wrong_is_the_only_mistake_of_its_tls() {
     let error = files.parse(&text).expect_err("must be refused");
     assert_eq!(error.mistakes.len(), 1, "{error}");
 }
+
+#[rstest]
+#[case::another_name("https://b.example", "", "own.pem", Some("it is not for `b.example`"))]
+#[case::its_name("https://a.example", "", "own.pem", None)]
+#[case::by_server_name("https://10.0.0.1", "server_name: a.example", "own.pem", None)]
+#[case::an_authority("https://b.example", "", "ca.pem", None)]
+#[case::one_of_several("https://a.example", "", "all.pem", None)]
+#[case::without_names("https://a.example", "", "unnamed.pem", Some("no subjectAltName"))]
+#[case::of_the_past("https://a.example", "", "expired.pem", Some("has expired"))]
+#[case::signed_by_another("https://a.example", "", "signed.pem", Some("signs no others"))]
+fn a_file_of_authorities_that_cannot_work_is_warned_of(
+    #[case] url: &str,
+    #[case] more: &str,
+    #[case] file: &str,
+    #[case] warning: Option<&str>,
+) {
+    let files = Files::new();
+    let put = |name: &str, sans: &[&str], change: fn(&mut CertificateParams)| {
+        let sans: Vec<_> = sans.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(sans).expect("names");
+        params.distinguished_name.push(rcgen::DnType::CommonName, "a.example");
+        change(&mut params);
+        let key = KeyPair::generate().expect("a key");
+        files.put(name, &params.self_signed(&key).expect("a certificate").pem());
+    };
+    let is_ca =
+        |params: &mut CertificateParams| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    put("own.pem", &["a.example"], |_| {});
+    put("unnamed.pem", &[], is_ca);
+    put("expired.pem", &["a.example"], |params| {
+        params.not_after = rcgen::date_time_ymd(2020, 1, 1)
+    });
+    files.put("all.pem", &[files.get("expired.pem"), files.get("own.pem")].concat());
+    let (mut params, key) =
+        (CertificateParams::new(Vec::new()).expect("names"), KeyPair::generate().expect("a key"));
+    is_ca(&mut params);
+    let issuer = rcgen::Issuer::new(params, KeyPair::generate().expect("a key"));
+    let mut params = CertificateParams::new(vec!["a.example".to_owned()]).expect("names");
+    params.distinguished_name.push(rcgen::DnType::CommonName, "a server");
+    files.put("signed.pem", &params.signed_by(&key, &issuer).expect("a certificate").pem());
+    let text = format!("upstreams: {{ v: {{ url: '{url}', ca: {file}, {more} }} }}\n{ROUTES}");
+    let warnings = files.parse(&text).expect("a config").warnings();
+    let found: Vec<_> = warnings.iter().filter(|said| said.contains("cannot work")).collect();
+    assert_eq!(found.len(), usize::from(warning.is_some()), "{warnings:?}");
+    for (said, meant) in found.iter().zip(warning) {
+        let meant = meant.replace("it is", "its certificate is");
+        assert!(
+            said.starts_with("`upstreams.v.ca` cannot work: ") && said.contains(&meant),
+            "{said}"
+        );
+    }
+}

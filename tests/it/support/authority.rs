@@ -110,6 +110,29 @@ impl Authority {
     }
 }
 
+/// A certificate for `name` that is its own authority, as `openssl req -x509` makes it, and its key, in PEM.
+pub(crate) fn self_signed(
+    name: &str,
+    change: impl FnOnce(&mut CertificateParams),
+) -> (String, String) {
+    let mut params = CertificateParams::new([name.to_owned()]).expect("parameters");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::CommonName, name);
+    change(&mut params);
+    let key = KeyPair::generate().expect("a key");
+    (params.self_signed(&key).expect("a certificate").pem(), key.serialize_pem())
+}
+
+/// A server that shows this certificate.
+pub(crate) fn showing((certificate, key): &(String, String)) -> ServerConfig {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider);
+    let builder = builder.with_safe_default_protocol_versions().expect("versions");
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("a key");
+    let builder = builder.with_no_client_auth();
+    builder.with_single_cert(vec![der(certificate)], key).expect("a certificate")
+}
+
 fn der(pem: &str) -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate")
 }

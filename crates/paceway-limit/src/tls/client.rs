@@ -1,14 +1,16 @@
 //! The client side of TLS: checks the certificates of upstreams and stores, and shows them ours. Files that change are read
 //! again; connections that are open stay as they are.
 
-use super::{KeyPair, Stamp, TlsError, certificates};
+use super::{KeyPair, ListedCertificates, Stamp, TlsError, certificates, listed::ListedServers};
 use parking_lot::Mutex;
 use rustls::{
-    ClientConfig, RootCertStore, crypto::aws_lc_rs, pki_types::InvalidDnsNameError,
-    pki_types::ServerName,
+    ClientConfig, Error, RootCertStore,
+    client::WebPkiServerVerifier,
+    crypto::aws_lc_rs,
+    pki_types::{InvalidDnsNameError, ServerName},
 };
 use std::{
-    error::Error,
+    error::Error as StdError,
     fmt, io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -43,7 +45,7 @@ pub enum TrustError {
         /// The path as the configuration names it.
         file: String,
         /// The error of the TLS library.
-        source: rustls::Error,
+        source: Error,
     },
     /// The name that the certificate must have is neither a DNS name nor an IP address.
     #[error("`{name}` is no name that a certificate can have")]
@@ -60,7 +62,7 @@ pub enum TrustError {
     Roots(#[source] io::Error),
     /// The TLS library refused its own defaults, which only a bug causes.
     #[error("cannot set up TLS")]
-    Setup(#[source] rustls::Error),
+    Setup(#[source] Error),
 }
 
 /// Makes the TLS connections to one server, with the settings of [`ClientTls`].
@@ -80,7 +82,7 @@ struct CurrentConnector {
 }
 
 /// Displays an error and its chain of causes in one line, with `: ` between them.
-pub struct Chain<'a>(pub &'a dyn Error);
+pub struct Chain<'a>(pub &'a dyn StdError);
 
 // === impl ClientTls ===
 
@@ -174,22 +176,28 @@ fn connector(
     protocols: &[&[u8]],
     system: &Arc<RootCertStore>,
 ) -> Result<TlsConnector, TrustError> {
-    let roots = match &tls.ca {
-        None => system.clone(),
-        Some(file) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates(file)? {
-                roots.add(certificate).map_err(|source| unusable(file, source))?;
-            }
-            Arc::new(roots)
-        }
-    };
     let provider = Arc::new(aws_lc_rs::default_provider());
     // The versions are TLS 1.2 and 1.3.
-    let builder = ClientConfig::builder_with_provider(provider)
+    let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
-        .map_err(TrustError::Setup)?
-        .with_root_certificates(roots);
+        .map_err(TrustError::Setup)?;
+    let builder = match &tls.ca {
+        None => builder.with_root_certificates(system.clone()),
+        Some(file) => {
+            let all = certificates(file)?;
+            let (listed, mut roots) = (ListedCertificates::of(&all), RootCertStore::empty());
+            for certificate in all {
+                roots.add(certificate).map_err(|source| unusable(file, source))?;
+            }
+            let others =
+                WebPkiServerVerifier::builder_with_provider(roots.into(), provider).build();
+            let others =
+                others.map_err(|error| unusable(file, Error::General(error.to_string())))?;
+            let verifier = Arc::new(ListedServers { listed, others });
+            // It does all that the library's own does, and takes a listed certificate itself.
+            builder.dangerous().with_custom_certificate_verifier(verifier)
+        }
+    };
     let mut config = match &tls.client_cert {
         None => builder.with_no_client_auth(),
         Some(pair) => {
@@ -202,7 +210,7 @@ fn connector(
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-fn unusable(file: &Path, source: rustls::Error) -> TrustError {
+fn unusable(file: &Path, source: Error) -> TrustError {
     TrustError::Unusable { file: file.display().to_string(), source }
 }
 
