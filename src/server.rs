@@ -25,6 +25,7 @@ mod socket;
 mod source;
 mod tracked_body;
 mod transport;
+mod unread_body;
 mod windows;
 mod worker;
 
@@ -70,8 +71,8 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use tracing::field;
-use worker::{Worker, WorkerPort};
 use windows::WindowBudget;
+use worker::{Worker, WorkerPort};
 
 /// The exporter keeps each sample of its histograms until they are drained, which happens every 5 s.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -176,8 +177,8 @@ impl Server {
                     number,
                     source: source.clone(),
                     connections: connections.clone(),
-                    turned_away: Arc::new(Semaphore::new(shares.turned_away)),
                     of_services: of_services.clone(),
+                    turned_away: Arc::new(Semaphore::new(shares.turned_away)),
                     draining: draining.clone(),
                     phases: phases.clone(),
                     drain_end: drain_end.clone(),

@@ -73,6 +73,7 @@ impl ClientTimer {
             ClientWait::Nothing => None,
             ClientWait::Start | ClientWait::Head => Some(self.limits.header_timeout),
             ClientWait::Request => Some(self.limits.idle_timeout),
+            ClientWait::Body => Some(self.limits.body_timeout.min(self.limits.idle_timeout)),
             ClientWait::Rest => Some(REST.min(self.limits.idle_timeout)),
             ClientWait::Write => Some(self.limits.body_timeout),
         }

@@ -7,6 +7,7 @@ use super::{
     http2::{self, PiecedBody, Streams},
     phase::{LINGER, Phase},
     tracked_body::TrackedBody,
+    unread_body::FollowedBody,
 };
 use crate::{
     answer::Failure,
@@ -27,25 +28,21 @@ use std::{
     convert::Infallible,
     future::poll_fn,
     pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll},
+    time::Duration,
 };
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-/// How many bytes of a refused request are read and dropped after the refusal, so that the client reads the answer
-/// before the connection closes. 4 MiB is what a client sends in a round trip of 30 ms at 1 Gbit/s.
-const DISCARDED: usize = 4 << 20;
+/// How many bytes of a request are read and dropped after an answer that closes the connection, and for how long, so that
+/// the client reads the answer first: many libraries read none before they have sent their whole body.
+const DISCARDED: (usize, Duration) = (64 << 20, Duration::from_secs(30));
 
 /// Drives one client connection that speaks HTTP.
 pub(super) struct ConnectionDriver {
     context: Arc<ConnectionContext>,
     client: Arc<Client>,
     stream: Arc<ClientStream>,
-    /// A request was refused with `Connection: close`, so that the client may still be sending its body.
-    refused: AtomicBool,
 }
 
 /// How a connection came to its end.
@@ -66,7 +63,7 @@ impl ConnectionDriver {
         client: Arc<Client>,
         stream: Arc<ClientStream>,
     ) -> Arc<Self> {
-        Arc::new(Self { context, client, stream, refused: AtomicBool::new(false) })
+        Arc::new(Self { context, client, stream })
     }
 
     /// Serves HTTP/1 requests, one after the other. Half a second after a response the connection gives its buffers back;
@@ -104,7 +101,8 @@ impl ConnectionDriver {
     async fn parse_http1(self: &Arc<Self>) -> ConnectionEnd {
         let driver = self.clone();
         let service = service_fn(move |request: Request<Incoming>| {
-            driver.stream.begin(&request);
+            let unread = driver.stream.begin(&request);
+            let request = request.map(|body| FollowedBody::new(body, unread));
             driver.clone().answer(Arrival::new(request))
         });
         let limits = self.context.plan().config.limits;
@@ -153,17 +151,15 @@ impl ConnectionDriver {
                     Box::pin(proxy.decide(own, &self.client, &mut arrival, &mut head)).await
                 }
             };
-            match ending {
-                Ending::Open => {}
-                Ending::Refused => self.refused.store(true, Relaxed),
-                Ending::ClientGone => self.stream.abandon(),
+            let can_go_on = self.stream.answered(head.status(), ending != Ending::Open);
+            if ending == Ending::ClientGone {
+                self.stream.abandon();
             }
             if head.status() == StatusCode::SWITCHING_PROTOCOLS {
                 self.stream.becomes_tunnel();
-            } else if self.context.draining.load(Relaxed) {
+            } else if !can_go_on || self.context.draining.load(Relaxed) {
                 head.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            self.stream.answered();
             Ok(head.map(|()| TrackedBody::new(body, self.stream.clone())))
         }
     }
@@ -260,16 +256,25 @@ impl ConnectionDriver {
     }
 
     /// Closes an HTTP/1 connection after its parser ended, and logs a request that the parser refused. If the client may
-    /// still be sending, its bytes are read for up to 1 s, so that it receives the answer instead of a reset.
+    /// still be sending, its bytes are read until it pauses for 1 s, so that it receives the answer instead of a reset.
     async fn close(&self) {
         let refused = self.stream.refused();
         if let Some(status) = refused {
             self.context.proxy.load().unparsed(&self.client, status);
         }
         let is_sending =
-            refused.is_some() || self.refused.load(Relaxed) || self.stream.has_unread_input();
-        if is_sending && *self.context.phases.borrow() < Phase::ClosingIdle {
-            let _ = timeout(LINGER, self.stream.close(DISCARDED)).await;
+            refused.is_some() || self.stream.is_sending() || self.stream.has_unread_input();
+        if !is_sending {
+            return;
+        }
+        let mut phases = self.context.phases.clone();
+        let (most, limit) = DISCARDED;
+        tokio::select! {
+            _ = timeout(limit, self.stream.close(most, LINGER)) => {}
+            () = async {
+                let _ = phases.wait_for(|now| *now >= Phase::ClosingIdle).await;
+                sleep(LINGER).await;
+            } => {}
         }
     }
 
@@ -280,7 +285,7 @@ impl ConnectionDriver {
         self.context.proxy.load().unparsed(&self.client, failure.status());
         let answered = async {
             if self.stream.write_own(&serialized(&failure, None)).await.is_ok() {
-                self.stream.close(DISCARDED).await;
+                self.stream.close(DISCARDED.0, LINGER).await;
             }
         };
         let _ = timeout(LINGER, answered).await;
@@ -296,7 +301,7 @@ impl ConnectionDriver {
                 self.stream.reset();
                 self.context.connections.refuse(Refusal::Stalled);
             }
-            ClientWait::Request | ClientWait::Rest | ClientWait::Nothing => {}
+            ClientWait::Body | ClientWait::Request | ClientWait::Rest | ClientWait::Nothing => {}
         }
     }
 }

@@ -2,6 +2,7 @@
 //! broke off.
 
 mod expect;
+mod unread;
 
 use crate::support::{Answer, Conn, Gateway, Reply, Upstream, reached, request};
 use parking_lot::Mutex;

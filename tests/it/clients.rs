@@ -2,6 +2,7 @@
 //! library and a WebSocket library of Python. `make test` installs them; their halves are in `tests/clients`.
 
 mod curl;
+mod early;
 
 use crate::support::{Conn, Gateway, PATIENCE, Upstream, eventually};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};

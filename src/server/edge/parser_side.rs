@@ -37,13 +37,14 @@ impl Read for Edge {
             let head = self.0.limits.header_bytes;
             ready!(poll_fill(state, cx, buf.remaining(), head))?;
         }
+        let is_within_body = state.is_within_body();
         let input = &mut state.input;
         let start = input.bytes.len() - input.unread;
         let count = input.unread.min(buf.remaining());
         let new = &input.bytes[start..start + count];
         // Empty lines before a request are not part of it (RFC 9112 section 2.2).
         let is_some = new.iter().any(|byte| !b"\r\n".contains(byte));
-        if state.is_http1 && !state.stage.is_active() && is_some {
+        if state.is_http1 && !is_within_body && is_some {
             input.head = HeadStage::Begun;
         }
         buf.put_slice(new);

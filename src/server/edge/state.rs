@@ -3,11 +3,15 @@
 use super::heads::has_both_framings;
 use crate::{
     metrics::Protocol,
-    server::{connection_limit::ConnectionPermit, transport::Transport},
+    server::{connection_limit::ConnectionPermit, transport::Transport, unread_body::UnreadBody},
 };
 use http::{Request, StatusCode, Version, header::TRANSFER_ENCODING};
 use http_body::Body;
-use std::{mem, task::Waker};
+use std::{
+    mem,
+    sync::Arc,
+    task::{Context, Waker},
+};
 
 /// The size of a read at first, and again when reads stay mostly empty: 4 KiB hold a whole request most of the time.
 pub(super) const READ_LEAST: usize = 4 << 10;
@@ -17,6 +21,8 @@ pub(super) const READ_LEAST: usize = 4 << 10;
 pub(in crate::server) enum ClientWait {
     /// The connection waits for the gateway or the upstream, which have time-outs of their own.
     Nothing,
+    /// The client has not sent the rest of a request's body whose answer it has.
+    Body,
     /// The client has sent nothing since it connected.
     Start,
     /// The client has sent the beginning of a request's head.
@@ -39,6 +45,10 @@ pub(super) struct StreamState {
     pub(super) input: Input,
     pub(super) request: LastRequest,
     pub(super) stage: RequestStage,
+    /// The client may still be sending the last request, although that has its response.
+    pub(super) is_sending: bool,
+    /// The body of the last request, until its end has been read.
+    pub(super) unread: Option<Arc<UnreadBody>>,
     pub(super) output: Output,
     /// The status of a request that the parser refused by itself, after the answer to it was written.
     pub(super) refused: Option<StatusCode>,
@@ -144,6 +154,8 @@ impl StreamState {
             input: Input::new(early),
             request: LastRequest::default(),
             stage: RequestStage::Idle,
+            is_sending: false,
+            unread: None,
             output: Output::new(),
             refused: None,
             waker: None,
@@ -151,8 +163,9 @@ impl StreamState {
         }
     }
 
-    /// Notes that the parser has accepted `request`. Called before the parser reads on.
-    pub(super) fn begin<B: Body>(&mut self, request: &Request<B>) {
+    /// Notes that the parser has accepted `request`, and returns its body as the connection sees it. Called before the
+    /// parser reads on.
+    pub(super) fn begin<B: Body>(&mut self, request: &Request<B>) -> Option<Arc<UnreadBody>> {
         let (read, is_bare) = (&self.input.bytes, request.body().is_end_stream());
         let is_framed_twice =
             || request.headers().contains_key(TRANSFER_ENCODING) && has_both_framings(read);
@@ -166,12 +179,30 @@ impl StreamState {
         self.stage = RequestStage::Open;
         self.requests = self.requests.wrapping_add(1);
         self.input.end_head();
+        // The body before this request has ended, or the parser would not have come here.
+        self.unread = UnreadBody::of(request);
+        self.unread.clone()
     }
 
     /// Notes that the service has returned the response.
     pub(super) fn answered(&mut self) {
         if self.stage == RequestStage::Open {
             self.stage = RequestStage::Body;
+        }
+    }
+
+    /// Whether bytes that come now may belong to the body of the last request.
+    pub(super) fn is_within_body(&self) -> bool {
+        self.stage.is_active() || self.unread.as_ref().is_some_and(|unread| !unread.is_over())
+    }
+
+    /// Reads and drops the rest of the request's body, once the request has its response and the body is not read otherwise.
+    pub(super) fn poll_unread(&mut self, cx: &mut Context<'_>) {
+        if self.stage != RequestStage::Open
+            && let Some(unread) = &self.unread
+            && unread.poll_rest(cx).is_ready()
+        {
+            self.unread = None;
         }
     }
 
@@ -208,6 +239,7 @@ impl StreamState {
         let wait = match self.input.head {
             _ if self.output.is_blocked => ClientWait::Write,
             _ if self.stage != RequestStage::Idle => ClientWait::Nothing,
+            _ if self.unread.is_some() => ClientWait::Body,
             HeadStage::Begun => ClientWait::Head,
             HeadStage::Fresh => ClientWait::Start,
             HeadStage::Awaited if is_parser_empty => ClientWait::Rest,

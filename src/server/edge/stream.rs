@@ -8,7 +8,7 @@ use crate::{
     config::Limits,
     metrics::Protocol,
     proxy::ClientConnection,
-    server::{connection_limit::ConnectionPermit, transport::Transport},
+    server::{connection_limit::ConnectionPermit, transport::Transport, unread_body::UnreadBody},
 };
 use http::{Request, StatusCode};
 use http_body::Body;
@@ -17,9 +17,11 @@ use std::{
     future::poll_fn,
     io::{self, ErrorKind},
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
-use tokio::io::AsyncWrite;
+use tokio::{io::AsyncWrite, time::timeout};
 
 /// How many bytes of interim responses may wait until they can be written. Further ones are dropped: they are hints.
 const INTERIM_BYTES: usize = 16 << 10;
@@ -50,14 +52,33 @@ impl ClientStream {
         self.state.lock()
     }
 
-    /// Notes that the parser has accepted `request`. To be called before the parser reads on.
-    pub(in crate::server) fn begin<B: Body>(&self, request: &Request<B>) {
-        self.lock().begin(request);
+    /// Notes that the parser has accepted `request`, and returns its body as the connection sees it; `None` if it has none.
+    /// To be called before the parser reads on.
+    pub(in crate::server) fn begin<B: Body>(
+        &self,
+        request: &Request<B>,
+    ) -> Option<Arc<UnreadBody>> {
+        self.lock().begin(request)
     }
 
-    /// Notes that the service has returned the response.
-    pub(in crate::server) fn answered(&self) {
-        self.lock().answered();
+    /// Notes that the service has returned the response, with `status`; `closes` says that it closes the connection. Returns
+    /// whether the connection can be used again, which the rest of the request's body may prevent, too.
+    pub(in crate::server) fn answered(&self, status: StatusCode, closes: bool) -> bool {
+        let mut state = self.lock();
+        state.answered();
+        state.is_sending = closes;
+        let Some(unread) = &state.unread else { return !closes };
+        let is_open = !closes && unread.leaves_open(status);
+        if !is_open {
+            unread.give_up();
+        }
+        state.is_sending = !is_open || !unread.is_over();
+        is_open
+    }
+
+    /// Whether the client may still be sending the last request, although that has its response.
+    pub(in crate::server) fn is_sending(&self) -> bool {
+        self.lock().is_sending
     }
 
     /// Notes that the body of the response has ended, or was dropped because the client left.
@@ -96,9 +117,11 @@ impl ClientStream {
     }
 
     /// Returns what the connection waits for, and a number that changes with each step forward. Remembers the task, and
-    /// wakes it when there is something to write that the parser does not know of.
-    pub(in crate::server) fn waits(&self, cx: &Context<'_>) -> (ClientWait, u32) {
+    /// wakes it when there is something to write that the parser does not know of. Reads the rest of a body that is not
+    /// read otherwise.
+    pub(in crate::server) fn waits(&self, cx: &mut Context<'_>) -> (ClientWait, u32) {
         let mut state = self.lock();
+        state.poll_unread(cx);
         state.waker.get_or_insert_with(|| cx.waker().clone());
         state.waits()
     }
@@ -119,11 +142,11 @@ impl ClientStream {
         .await
     }
 
-    /// Closes our side, then reads and drops up to `most` bytes that the client still sends. Otherwise its bytes would be
-    /// answered with a reset, which can take the response away from it (RFC 9112 section 9.6).
-    pub(in crate::server) async fn close(&self, mut most: usize) {
+    /// Closes our side, then reads and drops up to `most` bytes that the client still sends, until it pauses for `pause`.
+    /// Otherwise its bytes would be answered with a reset, which can take the response away from it (RFC 9112 section 9.6).
+    pub(in crate::server) async fn close(&self, mut most: usize, pause: Duration) {
         let shut = poll_fn(|cx| poll_shutdown(&mut self.lock(), cx)).await;
-        let mut sink = [0; 4096];
+        let mut sink = [0; 16 << 10];
         while shut.is_ok() && most > 0 {
             let taken = poll_fn(|cx| {
                 let state = self.lock();
@@ -136,8 +159,8 @@ impl ClientStream {
                     }
                 }
             });
-            match taken.await {
-                Ok(taken) if taken > 0 => most = most.saturating_sub(taken),
+            match timeout(pause, taken).await {
+                Ok(Ok(taken)) if taken > 0 => most = most.saturating_sub(taken),
                 _ => return,
             }
         }

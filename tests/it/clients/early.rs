@@ -1,0 +1,49 @@
+//! Node's own HTTP client, which keeps its connections, and a gateway that answers before it has read a body.
+
+use super::{node, run};
+use crate::support::{Gateway, Upstream};
+use rstest::rstest;
+
+/// An upstream that answers each request before its body, and closes the connection.
+async fn hasty() -> Upstream {
+    Upstream::raw(|mut conn| async move {
+        if let Ok(Some(_)) = conn.head().await {
+            let fields = "Content-Length: 3\r\nConnection: close\r\n";
+            let _ = conn.send(format!("HTTP/1.1 413 Too Large\r\n{fields}\r\nno\n")).await;
+        }
+    })
+    .await
+}
+
+#[rstest]
+#[case::refused("/limited", 429, &["16000"])]
+#[case::refused_and_larger("/limited", 429, &["300000"])]
+#[case::refused_and_long("/limited", 429, &["6000000"])]
+#[case::refused_and_chunked("/limited", 429, &["300000", "chunked"])]
+#[case::without_a_route("/nothing", 404, &["16000"])]
+#[case::without_an_upstream("/away", 502, &["16000"])]
+#[case::answered_early("/hasty", 413, &["300000"])]
+#[case::answered_early_and_long("/hasty", 413, &["6000000"])]
+#[case::answered_early_and_chunked("/hasty", 413, &["300000", "chunked"])]
+#[tokio::test(flavor = "multi_thread")]
+async fn node_hears_each_early_answer_on_its_kept_connections(
+    #[case] path: &str,
+    #[case] status: u16,
+    #[case] body: &[&str],
+) {
+    let upstream = hasty().await;
+    let gateway = Gateway::start(&format!(
+        "upstreams: {{ hasty: \"{}\", away: {{ url: \"http://127.0.0.1:9\", connect_timeout: 100ms }} }}\n\
+         limiters: {{ none: 1/day }}\nroutes:\n- {{ suffix: /limited, limiters: [none], upstream: hasty }}\n\
+         - {{ suffix: /hasty, upstream: hasty }}\n- {{ suffix: /away, upstream: away }}\n",
+        upstream.url()
+    ))
+    .await;
+    gateway.get("/limited").await;
+    let url = format!("http://{}{path}", gateway.listen);
+    let script = ["tests/clients/early_answers.mjs", &url];
+    let said = run(node(&[&script[..], body].concat())).await;
+    let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(said["errors"], serde_json::json!([]), "{said}");
+    assert_eq!(said["statuses"], serde_json::json!(vec![status; 40]));
+}
