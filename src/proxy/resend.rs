@@ -1,29 +1,37 @@
-//! The second attempt of a request without an answer, on a fresh connection, with permits of its own if the upstream may
-//! have counted the first one.
+//! Further attempts of a request without an answer, each on a fresh connection, with permits of its own if the upstream may
+//! have counted the one before.
 
 use super::{Proxy, Routed, attempt::Attempt, connecting::SecondConnection, record::Record};
 use crate::{
     answer::Failure,
     limit::{self, Callee, Reservation},
     upstream::{
-        Answered, Connection, Replay, Resend, Upload, UpstreamError, headers::AddedHeaders,
+        Answered, Connection, Replay, Resend, Sent, Upload, UpstreamError, headers::AddedHeaders,
     },
 };
 use http::{HeaderMap, Response, StatusCode};
-use tokio::time::Instant;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// The most attempts of a request after its first. An upstream that takes 3 requests on each connection answers 30 that
+/// come at once in 10 rounds.
+const ATTEMPTS: u32 = 16;
+/// The pause before a third attempt, and the longest one. It doubles with each attempt, so that an upstream that refuses
+/// all streams is not flooded.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 
 // === impl Proxy ===
 
 impl Proxy {
-    /// Sends a request once more. If the upstream may have counted the first attempt, permits of its own are taken
-    /// first: an upstream that counts a call and then closes the connection would see more calls than the law allows.
-    /// `started` moves by the time in which nothing was asked of the upstream.
+    /// Sends a request again, a third and further time only within its budget. If the upstream may have counted an attempt,
+    /// permits of its own are taken for the next: an upstream that counts a call and then closes the connection would see
+    /// more calls than the law allows. `started` moves by the time in which nothing was asked of the upstream.
     pub(super) async fn send_again(
         &self,
         record: &mut Record<'_>,
         routed: &mut Routed<'_>,
         reservation: Option<&Reservation>,
-        again: Resend,
+        mut again: Resend,
         (added, replay, started, inform, answer): (
             &mut AddedHeaders<'_>,
             &mut Replay<Upload>,
@@ -32,20 +40,37 @@ impl Proxy {
             &mut Response<()>,
         ),
     ) -> Result<Answered, UpstreamError> {
-        let failed_at = Instant::now();
-        let connection = self.second_connection(record, routed, reservation, &again).await;
-        record.waited();
-        let connection = match connection {
-            Ok(connection) => connection,
-            Err(Failure::Upstream(error)) => return Err(again.unconnected(error)),
-            Err(_) => return Err(again.unpaid()),
-        };
-        let now = Instant::now();
-        // If the upstream has seen nothing of the request, the second attempt gets no time of its own.
-        let from = if again.is_seen() { now } else { *started };
-        *started += now - failed_at;
-        record.sent_on(&connection, routed.request.headers_mut());
-        again.send(connection, routed.request, added, (from, replay), inform, answer).await
+        let (end, mut pause) = (record.started + routed.budget, PAUSE.0);
+        let mut attempt = 1;
+        loop {
+            let failed_at = Instant::now();
+            if attempt > 1 {
+                sleep(pause).await;
+                pause = PAUSE.1.min(2 * pause);
+            }
+            let connection = self.second_connection(record, routed, reservation, &again).await;
+            record.waited();
+            let connection = match connection {
+                Ok(connection) => connection,
+                Err(Failure::Upstream(error)) => return Err(again.unconnected(error)),
+                Err(_) => return Err(again.unpaid()),
+            };
+            let now = Instant::now();
+            // If the upstream has seen nothing of the request, the next attempt gets no time of its own.
+            let from = if again.is_seen() { now } else { *started };
+            *started += now - failed_at;
+            record.sent_on(&connection, routed.request.headers_mut());
+            let way = (from, &mut *replay);
+            let sent = again.send(connection, routed.request, added, way, inform, answer).await?;
+            match sent {
+                Sent::Answer(answered) => return Ok(answered),
+                Sent::Resend(next) if attempt < ATTEMPTS && Instant::now() + pause < end => {
+                    again = *next;
+                    attempt += 1;
+                }
+                Sent::Resend(last) => return Err(last.given_up()),
+            }
+        }
     }
 
     /// A fresh connection for a second attempt that is paid for.

@@ -4,7 +4,7 @@
 mod dispatch;
 
 use super::{
-    balance::Address,
+    balance::{Address, AddressFailure},
     body::ResponseBody,
     connection::Connection,
     deadline::Deadline,
@@ -21,11 +21,11 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header::HOST};
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// The result of a request on its first connection.
+/// The result of a request on one connection.
 pub enum Sent {
     /// The head of the response came.
     Answer(Answered),
-    /// No response came, and the request may be sent once more.
+    /// No response came, and the request may be sent again.
     Resend(Box<Resend>),
 }
 
@@ -39,14 +39,16 @@ pub struct Answered {
     pub at: Instant,
 }
 
-/// A request without a response that may be sent once more, on a fresh connection.
+/// A request without a response that may be sent again, on a fresh connection.
 pub struct Resend {
     pub(super) address: Arc<Address>,
     pub(super) pool: Arc<PoolState>,
-    /// The reason why the first attempt failed.
+    /// The reason why the last attempt failed.
     why: WireError,
-    /// A byte of the request was written to the first connection.
+    /// A byte of the request was written to the connection.
     is_seen: bool,
+    /// A byte of it was written to an earlier one.
+    was_seen: bool,
 }
 
 // === impl Connection ===
@@ -56,7 +58,7 @@ impl Connection {
     /// `answer`. The time-out of the response begins `now`. `inform` is called with each interim response (1xx) of an HTTP/1.1
     /// upstream. `replay` has the body again afterwards, if it is kept; the head stays in `request`.
     ///
-    /// The request may be sent once more, on a fresh connection, in three cases: the upstream has seen no byte of it; the
+    /// The request may be sent again, on a fresh connection, in three cases: the upstream has seen no byte of it; the
     /// upstream declared that it did not process it (RFC 9113 section 8.7); a connection that was kept idle ended without
     /// a byte of a response, and the method may be repeated (RFC 9110 section 9.2.2). See [`Resend`].
     ///
@@ -78,7 +80,7 @@ impl Connection {
                     stream.retire();
                 }
                 let Self { address, pool, .. } = self;
-                Ok(Sent::Resend(Box::new(Resend { address, pool, why, is_seen })))
+                Ok(Sent::Resend(Box::new(Resend { address, pool, why, is_seen, was_seen: false })))
             }
             outcome => self.respond(outcome, answer),
         }
@@ -167,56 +169,57 @@ impl Connection {
 // === impl Resend ===
 
 impl Resend {
-    /// Whether a byte of the request was written to the first connection. The upstream may have counted that attempt,
-    /// even if it did nothing with the request, so the second one needs permits of its own.
+    /// Whether a byte of the request was written to the last connection. The upstream may have counted that attempt, even if
+    /// it did nothing with the request, so the next one needs permits of its own.
     pub fn is_seen(&self) -> bool {
         self.is_seen
     }
 
-    /// Sends the request for the second and last time, on a fresh `connection`. The time-out begins `now`. The head of the
-    /// response is put into `answer`.
+    /// Sends the request again, on a fresh `connection`. The time-out begins `now`. The head of the response is put into
+    /// `answer`.
     ///
     /// # Errors
     ///
-    /// [`UpstreamError`] if there is no response; a third attempt is never made.
+    /// [`UpstreamError`] if there is no response and the request may not be sent again.
     pub async fn send(
         self,
-        mut connection: Connection,
+        connection: Connection,
         request: &mut Request<Upload>,
         added: &mut AddedHeaders<'_>,
-        (now, replay): (Instant, &mut Replay<Upload>),
+        way: (Instant, &mut Replay<Upload>),
         inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
         answer: &mut Response<()>,
-    ) -> Result<Answered, UpstreamError> {
-        let first = &self.pool.target_of(&self.address).host;
-        move_host(request, added, first, &connection.target().host);
-        let deadline = Deadline::of(request, now, self.pool.timeouts().response);
-        let way = (&deadline, replay);
-        let outcome = match connection.dispatch(request, added, way, inform, answer).await {
-            Dispatched::Again(error, false) if !self.is_seen => {
-                Dispatched::Failed(UpstreamError::Unsent(error))
-            }
-            Dispatched::Again(error, _) => Dispatched::Failed(UpstreamError::Broken(error)),
-            outcome => outcome,
-        };
-        match connection.respond(outcome, answer)? {
-            Sent::Answer(answered) => Ok(answered),
-            // The outcome is no reason for a third attempt.
-            Sent::Resend(third) => Err(third.unpaid()),
+    ) -> Result<Sent, UpstreamError> {
+        let last = &self.pool.target_of(&self.address).host;
+        move_host(request, added, last, &connection.target().host);
+        let mut sent = connection.send(request, added, way, inform, answer).await?;
+        if let Sent::Resend(next) = &mut sent {
+            next.was_seen = self.is_seen || self.was_seen;
         }
+        Ok(sent)
     }
 
-    /// The error of a request for which no connection could be made for its second attempt.
+    /// The error of a request for which no connection could be made for its next attempt.
     pub fn unconnected(self, error: UpstreamError) -> UpstreamError {
-        if self.is_seen { UpstreamError::Broken(self.why) } else { error }
+        if self.is_seen || self.was_seen { UpstreamError::Broken(self.why) } else { error }
     }
 
-    /// The error of a request for which no permit was free for its second attempt.
+    /// The error of a request for which no permit was free for its next attempt.
     pub fn unpaid(self) -> UpstreamError {
-        match self.is_seen {
+        match self.is_seen || self.was_seen {
             true => UpstreamError::Unpaid(self.why),
             false => UpstreamError::Unsent(self.why),
         }
+    }
+
+    /// The error of a request that was sent as often as it may be. Its address counts as failing.
+    pub fn given_up(self) -> UpstreamError {
+        let error = match self.is_seen || self.was_seen {
+            true => UpstreamError::Broken(self.why),
+            false => UpstreamError::Unsent(self.why),
+        };
+        self.pool.cluster.failed(&self.address, None, AddressFailure::NoAnswer, &error);
+        error
     }
 }
 

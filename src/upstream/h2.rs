@@ -47,8 +47,10 @@ const SEND_BUFFER: usize = 256 << 10;
 /// The h2 crate drops the fields of trailers that are too large, and does not report it. So it is given this many bytes
 /// beyond the limit of a head, and the gateway measures the trailers that it hands over.
 pub(super) const HEAD_SLACK: u32 = 64 << 10;
-/// The streams that are used before the upstream has sent its own limit: the least that RFC 9113 section 6.5.2 recommends.
-const FIRST_STREAMS: usize = 100;
+/// The streams that are used before the upstream has sent its own limit, which may be 1: further requests wait for it.
+const FIRST_STREAMS: usize = 1;
+/// An upstream that takes up to 4 streams on a connection needs many connections, which are made at the same time.
+const FEW_STREAMS: usize = 4;
 /// The number of reset streams that are remembered, so that frames which are still on their way to them are no error of
 /// the session. Hundreds of clients may leave at once.
 const RESET_STREAMS: usize = 1024;
@@ -157,6 +159,23 @@ impl H2Session {
     pub(super) fn first(&self) -> H2Stream {
         self.session.streams.fetch_add(1, Relaxed);
         H2Stream(self.clone())
+    }
+
+    /// Whether the upstream has said how many streams it takes, which is in its first frame (RFC 9113 section 3.4).
+    pub(super) fn is_settled(&self) -> bool {
+        self.session.traffic.read() > 0
+    }
+
+    /// Whether the upstream has said that it takes few streams.
+    pub(super) fn takes_few(&self) -> bool {
+        let wire = self.session.wire.lock();
+        let is_few = |wire: &H2Driver| wire.current_max_send_streams() <= FEW_STREAMS;
+        self.is_settled() && wire.as_ref().is_some_and(is_few)
+    }
+
+    /// Resolves when the upstream has said how many streams it takes, or has closed the connection.
+    pub(super) async fn settled(&self) {
+        self.session.traffic.begun().await;
     }
 
     /// Whether the session takes further requests.

@@ -5,7 +5,7 @@ use crate::socket;
 use std::{
     io::{self, ErrorKind, IoSlice},
     net::SocketAddr,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -15,6 +15,7 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
+    sync::Notify,
 };
 use tokio_rustls::client::TlsStream;
 
@@ -31,9 +32,11 @@ enum Kind {
 
 /// The number of bytes that the upstream sent on a connection. Only the worker that owns the connection adds to it, so a
 /// plain load and store are enough.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct BytesRead {
     read: AtomicU64,
+    /// Wakes the requests that wait for the first of them, or for an end without any.
+    begun: Notify,
 }
 
 // === impl BytesRead ===
@@ -41,6 +44,23 @@ pub(super) struct BytesRead {
 impl BytesRead {
     pub(super) fn read(&self) -> u64 {
         self.read.load(Relaxed)
+    }
+
+    /// Resolves with the first byte, or at an end without any.
+    pub(super) async fn begun(&self) {
+        let mut begun = pin!(self.begun.notified());
+        begun.as_mut().enable();
+        if self.read() == 0 {
+            begun.await;
+        }
+    }
+
+    fn add(&self, came: usize) {
+        let before = self.read();
+        self.read.store(before + came as u64, Relaxed);
+        if before == 0 {
+            self.begun.notify_waiters();
+        }
     }
 }
 
@@ -56,7 +76,7 @@ impl UpstreamStream {
     }
 
     fn new(io: Kind) -> Self {
-        Self { io, traffic: Arc::new(BytesRead { read: AtomicU64::new(0) }) }
+        Self { io, traffic: Arc::default() }
     }
 
     /// The address of the other end, unless the connection is lost.
@@ -99,7 +119,7 @@ impl AsyncRead for UpstreamStream {
             Kind::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
         })?;
         let came = buf.filled().len() - before;
-        self.traffic.read.store(self.traffic.read() + came as u64, Relaxed);
+        self.traffic.add(came);
         Poll::Ready(Ok(()))
     }
 }

@@ -85,11 +85,13 @@ fn command(name: &str, port: u16, dir: &Path) -> Command {
     let write = |file: &str, text: String| fs::write(dir.join(file), text).expect("a file");
     let clients = env::current_dir().expect("a directory").join("target/clients");
     match name {
-        "nginx" => {
+        "nginx" | "nginx-h2" => {
+            // After three requests its GOAWAY names the third, whatever came after it.
+            let http2 = if name == "nginx" { "" } else { " http2; keepalive_requests 3" };
             let text = format!(
                 "daemon off; master_process off; error_log stderr; pid {dir}/pid;\nevents {{}}\nhttp {{\n\
                  access_log off; client_body_temp_path {dir}/a; proxy_temp_path {dir}/b; fastcgi_temp_path {dir}/c;\n\
-                 uwsgi_temp_path {dir}/d; scgi_temp_path {dir}/e;\nserver {{ listen 127.0.0.1:{port};\n\
+                 uwsgi_temp_path {dir}/d; scgi_temp_path {dir}/e;\nserver {{ listen 127.0.0.1:{port}{http2};\n\
                  location ~* ^(/v2)?/search$ {{ return 200 limited; }}\nlocation / {{ return 200 other; }} }} }}\n",
                 dir = dir.display()
             );
@@ -184,6 +186,27 @@ async fn no_spelling_gets_past_the_limiter_of_a_real_origin() {
             if serve.contains(&name) {
                 assert!(matches!(through.status, 429 | 400), "{name} {target}: {}", through.status);
             }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_nginx_that_takes_three_requests_on_each_connection_answers_all() {
+    let origin = Origin::start("nginx-h2").await;
+    let gateway = Gateway::start(&format!(
+        "workers: 1\nupstreams: {{ vendor: {{ url: \"http://127.0.0.1:{}\", http2: true }} }}\n\
+         limiters: {{ many: 100000/s }}\nroutes: [{{ suffix: \"*\", limiters: [many], max_wait: 20s }}]\n",
+        origin.port
+    ))
+    .await;
+    for _ in 0..3 {
+        let mut conns = Vec::new();
+        for _ in 0..20 {
+            conns.push(gateway.ask("/search", &[]).await);
+        }
+        for conn in &mut conns {
+            let answer = conn.answer().await.expect("an answer");
+            assert_eq!((answer.status, answer.text().as_str()), (200, "limited"));
         }
     }
 }

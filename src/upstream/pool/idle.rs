@@ -131,6 +131,19 @@ impl AddressConnections {
         self.sessions.iter().find_map(H2Session::stream)
     }
 
+    /// A session whose upstream has not said yet how many streams it takes; `None` if another one has said that they are few.
+    pub(super) fn unsettled(&self) -> Option<H2Session> {
+        if self.takes_few() {
+            return None;
+        }
+        self.sessions.iter().find(|session| session.is_open() && !session.is_settled()).cloned()
+    }
+
+    /// Whether the upstream has said that it takes few streams on each session.
+    pub(super) fn takes_few(&self) -> bool {
+        self.sessions.iter().any(H2Session::takes_few)
+    }
+
     fn sweep(&mut self, limit: Duration) {
         self.idle.retain_mut(|idle| idle.wire.is_ready() && idle.since.elapsed() < limit);
         let is_old = |session: &H2Session| {

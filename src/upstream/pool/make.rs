@@ -36,6 +36,9 @@ const ATTEMPTS: u32 = 3;
 /// each attempt, so a `connect_timeout` of 2 s has 8 of them. A restart on the same machine takes a fraction of a second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(400));
 
+/// How long requests wait for an HTTP/2 upstream to say how many streams it takes, which comes with its first bytes.
+const SETTLING: Duration = Duration::from_secs(1);
+
 static OUT_OF_FILES: Throttle = Throttle::new();
 
 /// The place from which a request gets its connection.
@@ -277,15 +280,25 @@ async fn connect(
     }
     let making = pool.idle.lock().of(address).making.clone();
     // An HTTP/1.1 connection cannot be shared, so nothing is gained by waiting for one.
-    let _turn = match cluster.is_http1.load(Relaxed) {
+    let turn = match cluster.is_http1.load(Relaxed) {
         false => Some(making.lock().await),
         true => None,
     };
-    let stream = pool.idle.lock().of(address).stream();
-    match stream {
-        Some(stream) => Ok(Wire::Http2(stream)),
-        None => connect_now(pool, address, in_handshake).await,
+    let unsettled = pool.idle.lock().of(address).unsettled();
+    if let Some(session) = unsettled {
+        // An upstream that says nothing has no further requests on this session.
+        let _ = timeout(SETTLING, session.settled()).await;
     }
+    let (stream, takes_few) = {
+        let mut idle = pool.idle.lock();
+        let known = idle.of(address);
+        (known.stream(), known.takes_few())
+    };
+    if let Some(stream) = stream {
+        return Ok(Wire::Http2(stream));
+    }
+    let _turn = turn.filter(|_| !takes_few);
+    connect_now(pool, address, in_handshake).await
 }
 
 async fn connect_now(

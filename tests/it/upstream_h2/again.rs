@@ -1,7 +1,7 @@
 //! Streams and connections that an upstream refuses or ends: which requests are sent once more.
 
 use super::{Call, Origin, spent};
-use crate::support::{Conn, request};
+use crate::support::{Conn, Gateway, request};
 use bytes::Bytes;
 use h2::Reason;
 use rstest::rstest;
@@ -16,11 +16,13 @@ enum Says {
     Refused,
     /// A GOAWAY that names no stream as the last.
     GoneAway,
+    /// Each of the first four calls is refused.
+    RefusedOften,
     /// A reset that does not say whether the upstream has acted on the request.
     Cancelled,
 }
 
-/// The first call that is for `/x` meets `says`; the others are answered.
+/// The first call that is for `/x`, or the first four, meet `says`; the others are answered.
 async fn saying(says: Says) -> (Origin, Arc<AtomicUsize>) {
     let calls = Arc::new(AtomicUsize::new(0));
     let called = calls.clone();
@@ -29,9 +31,12 @@ async fn saying(says: Says) -> (Origin, Arc<AtomicUsize>) {
         async move {
             while let Some(Ok((request, mut respond))) = wire.accept().await {
                 let (head, incoming) = request.into_parts();
-                if head.uri.path() == "/v2/x" && called.fetch_add(1, Relaxed) == 0 {
+                let often = if let Says::RefusedOften = says { 4 } else { 1 };
+                if head.uri.path() == "/v2/x" && called.fetch_add(1, Relaxed) < often {
                     match says {
-                        Says::Refused => respond.send_reset(Reason::REFUSED_STREAM),
+                        Says::Refused | Says::RefusedOften => {
+                            respond.send_reset(Reason::REFUSED_STREAM)
+                        }
                         Says::Cancelled => respond.send_reset(Reason::CANCEL),
                         Says::GoneAway => wire.abrupt_shutdown(Reason::NO_ERROR),
                     }
@@ -91,4 +96,56 @@ async fn a_connection_that_is_gone_with_its_requests_is_replaced() {
     assert!([200, 502].contains(&status), "{status}");
     assert_eq!(gateway.get("/last").await.status, 200);
     assert_eq!(origin.connections(), 2);
+}
+
+#[rstest]
+#[case::within_its_budget("max_wait: 20s", "GET", "", 200, 5)]
+#[case::with_a_body("max_wait: 20s", "POST", "data", 200, 5)]
+#[case::without_one("max_wait: 0s", "GET", "", 502, 2)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_sent_until_an_upstream_begins_with_it(
+    #[case] budget: &str,
+    #[case] method: &str,
+    #[case] body: &str,
+    #[case] status: u16,
+    #[case] expected: usize,
+) {
+    let (origin, calls) = saying(Says::RefusedOften).await;
+    let gateway = Gateway::start(&format!(
+        "workers: 1\nupstreams: {{ vendor: {{ url: \"http://{}/v2\", http2: true }} }}\n\
+         limiters: {{ day: {{ rate: 1000/day, burst: 1000 }} }}\n\
+         routes: [{{ name: all, suffix: \"*\", limiters: [day], {budget} }}]\n",
+        origin.address
+    ))
+    .await;
+    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let length = body.len().to_string();
+    let fields = [("Content-Length", length.as_str())];
+    let fields = if body.is_empty() { &[] } else { &fields[..] };
+    conn.send(request(method, "/x", fields) + body).await.expect("send");
+    assert_eq!(conn.answer().await.expect("an answer").status, status);
+    assert_eq!(calls.load(Relaxed), expected);
+    assert_eq!(spent(&gateway).await, expected as i64, "each attempt takes a permit");
+}
+
+/// On a new connection it is not known yet how many streams the upstream takes.
+#[rstest]
+#[case::one(1)]
+#[case::three(3)]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_takes_few_streams_refuses_none(#[case] streams: u32) {
+    let origin = Origin::start(Some(streams), |_, call| async move {
+        tokio::task::yield_now().await;
+        call.answer("ok");
+    })
+    .await;
+    let gateway = origin.gateway("").await;
+    let mut conns = Vec::new();
+    for _ in 0..20 {
+        conns.push(gateway.ask("/", &[]).await);
+    }
+    for conn in &mut conns {
+        assert_eq!(conn.answer().await.expect("an answer").status, 200);
+    }
+    assert_eq!(spent(&gateway).await, 20, "none was sent twice");
 }
