@@ -151,8 +151,10 @@ impl Acceptor {
     fn serve(&mut self, tcp: TcpStream, address: SocketAddr, mut permit: ConnectionPermit) {
         let plan = self.context.plan();
         let (ip, config) = (address.ip().to_canonical(), &plan.config);
-        // A proxy has many clients. It may name each of them with the PROXY protocol, which is read later.
+        // A proxy has many clients. It may name each of them with the PROXY protocol, which is read later. A program that
+        // calls a service is a proxy, too.
         if let most @ Some(_) = config.client.max_connections_per_address
+            && self.context.service.is_none()
             && !key::is_trusted(ip, &config.trusted_proxies)
             && permit.count_for(ip, most).is_err()
         {

@@ -256,8 +256,9 @@ async fn who_still_sends_a_body_hears_why_it_was_refused(#[case] head: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_clients_take_no_connection_of_a_service() {
     let upstream = Upstream::ok().await;
-    let service = "services: { forward_auth: 127.0.0.1:0 }\nclient: { max_connections: 2 }";
-    let gateway = with(&upstream, service).await;
+    let client = "client: { max_connections: 2, max_connections_per_address: 3 }";
+    let service = format!("services: {{ forward_auth: 127.0.0.1:0 }}\n{client}");
+    let gateway = with(&upstream, &service).await;
     let address = service_address(&gateway, "forward_auth");
     let mut idle = Vec::new();
     for _ in 0..2 {
