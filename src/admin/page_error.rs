@@ -31,7 +31,7 @@ pub(super) async fn as_problem(response: Response) -> Response {
     }
     let (mut head, body) = response.into_parts();
     let text = to_bytes(body, MOST_DETAIL).await.unwrap_or_default();
-    let detail = without_quoted(&String::from_utf8_lossy(&text));
+    let detail = in_plain_words(&String::from_utf8_lossy(&text));
     head.headers.remove(CONTENT_TYPE);
     head.headers.remove(CONTENT_LENGTH);
     let mut problem = PageError(head.status, detail).into_response();
