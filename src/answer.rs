@@ -50,6 +50,8 @@ pub enum Failure {
     HeadTimeout,
     /// `client.max_connections` clients are connected already: 503.
     TooManyConnections,
+    /// The bodies that the gateway holds leave no room for the one that a limiter or a service needs: 503.
+    TooManyBodies,
     /// The limiters have no slot within the time that the request may wait: 429.
     Limited {
         /// The limiter that refused the request.
@@ -153,6 +155,9 @@ impl Failure {
             Self::TooManyConnections => {
                 (S::SERVICE_UNAVAILABLE, "too-many-connections", "Too many clients are connected")
             }
+            Self::TooManyBodies => {
+                (S::SERVICE_UNAVAILABLE, "too-many-bodies", "Too many bodies are held")
+            }
             Self::Limited { .. } | Self::Closed(_) => LIMITED,
             Self::Throttled { .. } => {
                 (S::TOO_MANY_REQUESTS, "upstream-throttled", "The upstream refuses calls for now")
@@ -223,7 +228,9 @@ impl Failure {
             Self::Limited { .. } | Self::Closed(_) => Outcome::Refused,
             Self::Throttled { .. } => Outcome::Throttled,
             Self::Paused { .. } => Outcome::Paused,
-            Self::QueueFull { .. } | Self::TooManyConnections => Outcome::QueueFull,
+            Self::QueueFull { .. } | Self::TooManyConnections | Self::TooManyBodies => {
+                Outcome::QueueFull
+            }
             Self::Draining { .. } => Outcome::Draining,
             Self::ClientLeft => Outcome::Cancelled,
             Self::Store(_) => Outcome::StoreUnavailable,
@@ -252,6 +259,7 @@ impl Failure {
             Self::TooLarge(_, why) => why.clone().into_owned(),
             Self::HeadTimeout => "the headers were not complete in time".into(),
             Self::TooManyConnections => "no more clients may be connected now".into(),
+            Self::TooManyBodies => "no more bodies can be read now, as `limits.retry_bodies` says".into(),
             Self::Limited { policy, retry_after, .. } => limited_detail(policy, *retry_after),
             Self::Closed(closed) => {
                 let ClosedLimiter { policy, retry_after, left, .. } = &**closed;
@@ -301,7 +309,7 @@ impl Failure {
             | Self::Draining { retry_after }
             | Self::MissingLimiter { retry_after, .. } => Some(*retry_after),
             Self::Closed(closed) => Some(closed.retry_after),
-            Self::Store(_) | Self::TooManyConnections => Some(SECOND),
+            Self::Store(_) | Self::TooManyConnections | Self::TooManyBodies => Some(SECOND),
             Self::HeadTimeout
             | Self::BodyTimeout
             | Self::ClientLeft

@@ -17,7 +17,7 @@ pub use client::{client_ip, is_trusted};
 pub use cost::{Cost, Reserve, ReservedCost, fixed as fixed_cost};
 pub use escape::{MAX_LEN, canonical, hashed, shown};
 pub use json::JsonPointer;
-pub(crate) use json::index as json_index;
+pub(crate) use json::{BYTE_ORDER_MARK, index as json_index};
 pub use media_type::is_json;
 pub use paceway_limit::key::StateNames;
 pub use secret::{fold, is_secret};

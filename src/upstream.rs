@@ -44,6 +44,6 @@ pub use sockets::Sockets;
 pub use target::Target;
 pub(crate) use target::has_valid_port;
 pub use upload::{
-    KeptBytes, KeptShare, Replay, RequestBody, UnrequestedBody, Upload, UploadControl, UploadError,
-    UploadLimits,
+    KeptBuffer, KeptBytes, KeptShare, Replay, RequestBody, UnrequestedBody, Upload, UploadControl,
+    UploadError, UploadLimits,
 };

@@ -19,7 +19,14 @@ const MAX_NAMES: usize = 32;
 type Found = Option<String>;
 
 /// Reads a document, and finds the value that `names` lead to.
-struct Seek<'a>(&'a [String]);
+struct Seek<'a> {
+    names: &'a [String],
+    /// Refuses names that programs read differently.
+    is_strict: bool,
+}
+
+/// The mark that some programs write before a text in UTF-8, and most skip.
+pub(crate) const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 // === impl JsonPointer ===
 
@@ -65,11 +72,42 @@ impl JsonPointer {
     /// The value in a document: a text, or a number or truth value as text. `None` if the document is not valid, or has
     /// `null`, an object, an array or nothing there. The last one of several members with one name counts.
     pub fn find(&self, document: &[u8]) -> Option<String> {
-        let mut reader = serde_json::Deserializer::from_slice(document);
-        let found = Seek(&self.names).deserialize(&mut reader).ok()?;
-        reader.end().ok()?;
-        found
+        self.seek(document, false).ok()?
     }
+
+    /// The same value in the body of a request, of which no upstream may read another one. `None` if the body is empty.
+    ///
+    /// # Errors
+    ///
+    /// A message for the caller: the body is not valid JSON in UTF-8, or has the name of a place twice or in another spelling.
+    pub fn read(&self, body: &[u8]) -> Result<Option<String>, String> {
+        if body.is_empty() {
+            return Ok(None);
+        }
+        let unclear = |error| {
+            format!(
+                "the body has to be JSON that can be read in one way alone, because a limiter reads it: {error}"
+            )
+        };
+        self.seek(body, true).map_err(unclear)
+    }
+
+    fn seek(&self, document: &[u8], is_strict: bool) -> Result<Found, serde_json::Error> {
+        let document = document.strip_prefix(BYTE_ORDER_MARK).unwrap_or(document);
+        let mut reader = serde_json::Deserializer::from_slice(document);
+        let found = Seek { names: &self.names, is_strict }.deserialize(&mut reader)?;
+        reader.end()?;
+        Ok(found)
+    }
+}
+
+/// Whether some programs take two names for one: Go and .NET fold case, and protobuf takes `maxTokens` for `max_tokens`.
+fn are_alike(one: &str, other: &str) -> bool {
+    let plain = |name: &'_ str| -> String {
+        let kept = name.chars().filter(|c| !matches!(c, '_' | '-'));
+        kept.flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
+    };
+    plain(one) == plain(other)
 }
 
 // === impl Seek ===
@@ -85,7 +123,7 @@ impl<'de> DeserializeSeed<'de> for Seek<'_> {
 impl Seek<'_> {
     /// A value that is no object and no array, as text.
     fn scalar<E: Error>(&self, value: impl FnOnce() -> String) -> Result<Found, E> {
-        Ok(self.0.is_empty().then(value))
+        Ok(self.names.is_empty().then(value))
     }
 }
 
@@ -122,11 +160,19 @@ impl<'de> Visitor<'de> for Seek<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Found, A::Error> {
-        let mut found = None;
+        let (mut found, mut is_there) = (None, false);
         while let Some(name) = members.next_key::<std::borrow::Cow<'de, str>>()? {
-            match self.0.split_first() {
+            match self.names.split_first() {
+                Some((first, _)) if self.is_strict && is_there && *first == *name => {
+                    return Err(A::Error::custom(format_args!("`{first}` comes twice")));
+                }
                 Some((first, rest)) if *first == *name => {
-                    found = members.next_value_seed(Seek(rest))?;
+                    is_there = true;
+                    found = members.next_value_seed(Seek { names: rest, ..self })?;
+                }
+                Some((first, _)) if self.is_strict && are_alike(first, &name) => {
+                    let why = format_args!("a name is taken for `{first}` by some programs");
+                    return Err(A::Error::custom(why));
                 }
                 _ => drop(members.next_value::<IgnoredAny>()?),
             }
@@ -135,14 +181,14 @@ impl<'de> Visitor<'de> for Seek<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Found, A::Error> {
-        let (wanted, rest) = match self.0.split_first() {
+        let (wanted, names) = match self.names.split_first() {
             Some((name, rest)) => (index(name), rest),
-            None => (None, self.0),
+            None => (None, self.names),
         };
         let (mut found, mut i) = (None, 0);
         loop {
             if wanted == Some(i) {
-                match items.next_element_seed(Seek(rest))? {
+                match items.next_element_seed(Seek { names, ..self })? {
                     Some(value) => found = value,
                     None => return Ok(None),
                 }
@@ -190,10 +236,76 @@ mod tests {
     #[case::cut("/a", r#"{"a":1"#, None)]
     #[case::two_documents("/a", r#"{"a":1}{"a":2}"#, None)]
     #[case::no_object("/a", "5", None)]
+    #[case::a_byte_order_mark("/a", "\u{feff}{\"a\":5}", Some("5"))]
     #[case::empty("/a", "", None)]
     fn finds(#[case] pointer: &str, #[case] document: &str, #[case] expected: Option<&str>) {
         let pointer = JsonPointer::parse(pointer).expect("a pointer");
         assert_eq!(pointer.find(document.as_bytes()).as_deref(), expected);
+    }
+
+    /// Bodies that programs read differently: some as 1000, others as something else or not at all.
+    #[rstest]
+    #[case::twice(r#"{"n":1000,"n":1}"#)]
+    #[case::twice_and_null(r#"{"n":1000,"n":null}"#)]
+    #[case::twice_and_escaped(r#"{"n":1000,"\u006e":1}"#)]
+    #[case::in_capitals(r#"{"N":1000}"#)]
+    #[case::beside_capitals(r#"{"N":1000,"n":1}"#)]
+    #[case::beside_an_underscore(r#"{"n_":1000,"n":1}"#)]
+    #[case::trailing_text(r#"{"n":1000} x"#)]
+    #[case::trailing_document(r#"{"n":1000}{"n":1}"#)]
+    #[case::trailing_zero("{\"n\":1000}\0")]
+    #[case::not_a_number(r#"{"n":1000,"x":NaN}"#)]
+    #[case::infinity(r#"{"x":-Infinity,"n":1000}"#)]
+    #[case::a_lone_surrogate_in_a_name(r#"{"\ud800":1,"n":1000}"#)]
+    #[case::a_comment(r#"{/**/"n":1000}"#)]
+    #[case::a_comma(r#"{"n":1000,}"#)]
+    #[case::single_quotes("{'n':1000}")]
+    #[case::without_quotes("{n:1000}")]
+    #[case::a_control_character("{\"n\":1000,\"x\":\"\n\"}")]
+    #[case::another_space("{\"n\":1000}\u{b}")]
+    #[case::too_large_a_number(r#"{"n":1e999}"#)]
+    #[case::a_form("n=1000")]
+    #[case::lines("{\"n\":1000}\n{}")]
+    #[case::two_marks("\u{feff}\u{feff}{\"n\":1000}")]
+    fn refuses_a_body_that_can_be_read_in_two_ways(#[case] body: &str) {
+        let pointer = JsonPointer::parse("/n").expect("a pointer");
+        assert!(pointer.read(body.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn refuses_a_body_in_another_encoding_than_utf_8() {
+        let (pointer, body) = (JsonPointer::parse("/n").expect("a pointer"), r#"{"n":1000}"#);
+        let words = || body.encode_utf16().map(u16::to_be_bytes);
+        let wide: Vec<u8> = words().flatten().collect();
+        let little: Vec<u8> = words().flat_map(|[high, low]| [low, high]).collect();
+        let wider: Vec<u8> = words().flat_map(|[high, low]| [high, low, 0, 0]).collect();
+        for (mark, body) in [(&[0xfe, 0xff][..], &wide), (&[0xff, 0xfe], &little), (&[], &wider)] {
+            assert!(pointer.read(body).is_err() && pointer.read(&[mark, body].concat()).is_err());
+        }
+    }
+
+    #[rstest]
+    #[case::plain("{\"n\":1000}", Some("1000"))]
+    #[case::a_byte_order_mark("\u{feff}{\"n\":1000}", Some("1000"))]
+    #[case::space(" \r\n\t{ \"n\" : 1e3 }\n", Some("1000"))]
+    #[case::elsewhere_twice(r#"{"n":1000,"x":1,"x":{"n":1,"N":2}}"#, Some("1000"))]
+    #[case::a_lone_surrogate_elsewhere(r#"{"n":1000,"x":"\ud800"}"#, Some("1000"))]
+    #[case::no_member("{}", None)]
+    #[case::no_object("[1,2]", None)]
+    #[case::empty("", None)]
+    fn reads_a_body_that_all_read_alike(#[case] body: &str, #[case] expected: Option<&str>) {
+        let pointer = JsonPointer::parse("/n").expect("a pointer");
+        let read = pointer.read(body.as_bytes());
+        assert_eq!(read.as_ref().map(Option::as_deref), Ok(expected));
+    }
+
+    #[rstest]
+    #[case("MaxTokens", true)]
+    #[case("max-tokens", true)]
+    #[case("max_to\u{212a}en\u{17f}", true)]
+    #[case("max_token", false)]
+    fn names_are_alike(#[case] other: &str, #[case] expected: bool) {
+        assert_eq!(are_alike("max_tokens", other), expected);
     }
 
     #[rstest]

@@ -73,7 +73,7 @@ struct ReadAheadBody {
 #[derive(Debug)]
 struct SettlingBody {
     body: Body,
-    /// `None` once the cost is settled, or cannot be known any more.
+    /// `None` once the cost is settled, or cannot be known any more. If it is there in the end, the client has left.
     settling: Option<Box<Settling>>,
 }
 
@@ -81,7 +81,8 @@ struct SettlingBody {
 struct Streamed {
     body: upstream::ResponseBody,
     is_h2: bool,
-    client: DisconnectWatch,
+    /// `None` once the body is read for its cost alone.
+    client: Option<DisconnectWatch>,
     /// Holds concurrency permits until the body has ended or the client has left.
     lease: Option<Box<Reservation>>,
     /// The request's body was never asked for; that is over when this body is.
@@ -102,7 +103,7 @@ impl Body {
             Err(body) => Self(BodySource::Streamed(Box::new(Streamed {
                 body,
                 is_h2,
-                client: client(),
+                client: Some(client()),
                 lease: None,
                 unasked: None,
             }))),
@@ -138,6 +139,18 @@ impl Body {
     /// The same body, at whose end the access line and the trace are written.
     pub(super) fn logged(self, end: AnswerEnd) -> Self {
         Self(BodySource::Logged(Box::new(LoggedBody { body: self, end })))
+    }
+
+    /// Lets it be read to its end although its client has left.
+    pub(super) fn forget_client(&mut self) {
+        match &mut self.0 {
+            BodySource::Streamed(streamed) => streamed.client = None,
+            BodySource::ReadAhead(body) => body.rest.forget_client(),
+            BodySource::Whole(_)
+            | BodySource::Unary(_)
+            | BodySource::Settling(_)
+            | BodySource::Logged(_) => {}
+        }
     }
 
     /// The number of its bytes, if all of them are there.
@@ -275,6 +288,7 @@ impl SettlingBody {
             (Some(Ok(frame)), Some(settling)) => {
                 frame.data_ref().is_none_or(|data| settling.read(data))
             }
+            (Some(Err(BodyError::ClientLeft)), _) => true,
             // The end of a body that broke off is not known.
             (Some(Err(_)), settling) => {
                 *settling = None;
@@ -292,6 +306,14 @@ impl SettlingBody {
     }
 }
 
+impl Drop for SettlingBody {
+    fn drop(&mut self) {
+        if let Some(settling) = self.settling.take() {
+            settling.read_on(mem::replace(&mut self.body, Body::empty()));
+        }
+    }
+}
+
 // === impl Streamed ===
 
 impl Streamed {
@@ -301,8 +323,11 @@ impl Streamed {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let end = match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => return Poll::Ready(Some(Ok(frame))),
-            Poll::Pending if self.client.poll(cx).is_pending() => return Poll::Pending,
-            Poll::Pending => Some(Err(BodyError::ClientLeft)),
+            Poll::Pending => {
+                let left = self.client.as_mut().map_or(Poll::Pending, |client| client.poll(cx));
+                // The permits are kept until the body is dropped: it may be read on.
+                return left.map(|()| Some(Err(BodyError::ClientLeft)));
+            }
             Poll::Ready(Some(Err(error))) => Some(Err(BodyError::Upstream(error))),
             // A stream that is reset without an error is given out as one that has ended.
             Poll::Ready(None) if self.is_h2 && !self.body.is_end_stream() => {

@@ -18,7 +18,7 @@ use crate::{
     plan::{KEPT_FOR, KeptReservation, LimiterPlan, WorkerCounters},
     store::{Check, Checks, Decision, Turn},
     suggest::suggest,
-    upstream::{RequestBody, Upload, UploadLimits, headers::HeaderFlags},
+    upstream::{KeptBytes, RequestBody, Upload, UploadLimits, headers::HeaderFlags},
 };
 use bytes::Bytes;
 use calls::{AcquireCall, PermitsAsked};
@@ -123,16 +123,16 @@ impl Proxy {
         match (&call.0, &*call.1) {
             (&Method::GET, "/openapi.json") => Ok(ProgramAnswer::Document),
             (&Method::POST, "/v1/acquire") => {
-                let asked = read(request).await?;
+                let asked = read(request, &plan.kept).await?;
                 self.acquire(exchange, asked).await
             }
-            (&Method::POST, "/v1/refund") => self.refunded(read(request).await?),
-            (&Method::POST, "/v1/settle") => self.settled(read(request).await?),
+            (&Method::POST, "/v1/refund") => self.refunded(read(request, &plan.kept).await?),
+            (&Method::POST, "/v1/settle") => self.settled(read(request, &plan.kept).await?),
             (&Method::POST, "/v1/renew") => {
-                let call = read(request).await?;
+                let call = read(request, &plan.kept).await?;
                 self.renewed(call).await
             }
-            (&Method::POST, "/v1/release") => self.released(read(request).await?),
+            (&Method::POST, "/v1/release") => self.released(read(request, &plan.kept).await?),
             _ => Err(Failure::NoRoute),
         }
     }
@@ -289,12 +289,15 @@ fn check_number(limiters: usize) -> Result<(), Failure> {
 }
 
 /// Reads the body of a call. Only `application/json` is taken, which no web page may send to another origin unasked.
-async fn read<T: DeserializeOwned>(request: &mut Request<Upload>) -> Result<T, Failure> {
+async fn read<T: DeserializeOwned>(
+    request: &mut Request<Upload>,
+    bound: &Arc<KeptBytes>,
+) -> Result<T, Failure> {
     let kind = request.headers().get(CONTENT_TYPE);
     if !kind.is_some_and(|kind| is_json(kind.as_bytes())) {
         return Err(bad("send JSON, with `Content-Type: application/json`"));
     }
-    let body = request.body_mut().read_ahead(MOST).await.map_err(spoilt)?;
+    let body = request.body_mut().read_ahead(MOST, bound).await.map_err(spoilt)?;
     serde_json::from_slice(&body).map_err(|error| {
         let why = shape(&body).map(str::to_owned);
         bad(why.unwrap_or_else(|| decision::in_plain_words(&error.to_string())))

@@ -364,6 +364,7 @@ pub(super) fn spoilt(fault: UploadError) -> Failure {
             "the trailers are larger than headers may be".into(),
         ),
         UploadError::Slow => Failure::BodyTimeout,
+        UploadError::NoRoom => Failure::TooManyBodies,
         UploadError::ClientGone | UploadError::Unwanted => Failure::ClientLeft,
     }
 }

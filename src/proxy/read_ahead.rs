@@ -1,11 +1,12 @@
 //! The beginning of an answer's body that is read before the client gets the answer: to look into it, or because the
 //! request may be sent again meanwhile. Streams are never read ahead, and no more is kept than a bound allows.
 
-use crate::upstream::{KeptBytes, KeptShare, ResponseBody, WireError};
-use bytes::{Bytes, BytesMut};
+use crate::upstream::{KeptBuffer, KeptBytes, ResponseBody, WireError};
+use bytes::Bytes;
 use http_body::{Body as _, Frame};
 use std::{
     future::poll_fn,
+    mem,
     pin::{Pin, pin},
     sync::Arc,
     time::Duration,
@@ -20,12 +21,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The part of a body that was read ahead.
 #[derive(Debug)]
 pub(super) struct ReadAhead {
-    data: BytesMut,
+    data: KeptBuffer,
     /// The frame after `data`: trailers, or a piece for which there is no room.
     next: Option<Frame<Bytes>>,
     end: ReadAheadEnd,
-    /// Counts the bytes of `data`.
-    share: KeptShare,
 }
 
 #[derive(Debug)]
@@ -43,8 +42,8 @@ enum ReadAheadEnd {
 impl ReadAhead {
     /// Reads `body` to its end, or as much as may be kept. The bytes count in `bound`.
     pub(super) async fn of(body: &mut ResponseBody, bound: &Arc<KeptBytes>) -> Self {
-        let (data, next) = (BytesMut::new(), None);
-        let mut start = Self { data, next, end: ReadAheadEnd::Open, share: bound.share() };
+        let data = KeptBuffer::new(bound.share());
+        let mut start = Self { data, next: None, end: ReadAheadEnd::Open };
         // A body that is slower than this is kept as far as it came.
         let _ = timeout(PATIENCE, start.read(body)).await;
         start
@@ -70,13 +69,9 @@ impl ReadAhead {
         }
     }
 
-    /// Copies a piece: it shares its memory with the read buffer of the connection, which may be far larger.
     fn put(&mut self, frame: Frame<Bytes>) {
-        match frame.data_ref() {
-            Some(data) if data.len() <= MOST - self.data.len() && self.share.grow(data.len()) => {
-                self.data.extend_from_slice(data);
-            }
-            _ => self.next = Some(frame),
+        if !frame.data_ref().is_some_and(|data| self.data.extend(data, MOST)) {
+            self.next = Some(frame);
         }
     }
 
@@ -87,26 +82,26 @@ impl ReadAhead {
 
     /// The whole body, if it is complete.
     pub(super) fn whole(&self) -> Option<&[u8]> {
-        matches!(self.end, ReadAheadEnd::Complete).then_some(&*self.data)
+        matches!(self.end, ReadAheadEnd::Complete).then_some(&*self.data.bytes)
     }
 
     /// Whether all frames of it are given out.
     pub(super) fn is_empty(&self) -> bool {
         let is_done = !matches!(self.end, ReadAheadEnd::Failed(Some(_)));
-        self.data.is_empty() && self.next.is_none() && is_done
+        self.data.bytes.is_empty() && self.next.is_none() && is_done
     }
 
     /// The length of what is left, if only data is left.
     pub(super) fn length(&self) -> Option<u64> {
         let next = self.next.as_ref().map_or(Some(0), |frame| frame.data_ref().map(Bytes::len))?;
         let is_failed = matches!(self.end, ReadAheadEnd::Failed(Some(_)));
-        (!is_failed).then(|| (self.data.len() + next) as u64)
+        (!is_failed).then(|| (self.data.bytes.len() + next) as u64)
     }
 
     /// Gives out the next frame; `None` once all are given out, and the rest of the body follows.
     pub(super) fn take(&mut self) -> Option<Result<Frame<Bytes>, WireError>> {
-        if !self.data.is_empty() {
-            return Some(Ok(Frame::data(self.data.split().freeze())));
+        if !self.data.bytes.is_empty() {
+            return Some(Ok(Frame::data(mem::take(&mut self.data.bytes).into())));
         }
         if let Some(frame) = self.next.take() {
             return Some(Ok(frame));

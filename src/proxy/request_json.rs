@@ -50,7 +50,7 @@ impl Proxy {
         if routed.upgrade.is_some() || !may_be_json(routed.request.headers()) {
             return Ok(None);
         }
-        let body = match routed.request.body_mut().read_ahead(MOST).await {
+        let body = match routed.request.body_mut().read_ahead(MOST, &self.0.plan.kept).await {
             Ok(body) => body,
             Err(UploadError::TooLarge) => return Err(too_large()),
             Err(fault) => return Err(spoilt(fault)),

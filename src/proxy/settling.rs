@@ -1,32 +1,43 @@
 //! Reads the true cost of a request from its answer, beside the stream and without delaying a byte, and settles the permits
-//! that were reserved. An answer that does not say its cost, fails or loses its client leaves them as they are.
+//! that were reserved. An answer that does not say its cost or fails leaves them as they are. One that loses its client is
+//! read on, within bounds, so that no caller leaves a call unpaid.
 
 mod events;
 
-use super::{Proxy, Routed};
+use super::{Body, Proxy, Routed};
 use crate::{
     key::{TrueCost, is_json},
     limit::{Reservation, Settled, Settlement},
     metrics::SettledPermits,
-    upstream::{KeptBytes, KeptShare},
+    upstream::{KeptBuffer, KeptBytes},
 };
-use bytes::BytesMut;
 use events::EventReader;
 use http::{
     HeaderMap, Response,
     header::{CONTENT_ENCODING, CONTENT_TYPE},
 };
+use http_body::Body as _;
 use smallvec::SmallVec;
-use std::sync::Arc;
+use std::{future::poll_fn, pin::Pin, sync::Arc, time::Duration};
+use tokio::{runtime::Handle, time::timeout};
 
 /// The most bytes of a JSON answer that are kept until its end, 1 MiB. A longer one is not read.
 const MOST: usize = 1 << 20;
+/// The longest time for which an answer is read on after its client has left, and the most bytes of it that are read then.
+const READ_ON_FOR: Duration = Duration::from_secs(30);
+const MOST_AFTER: usize = 4 << 20;
+/// The bytes that such an answer counts while it is read on, 64 KiB. So a bound of 64 MiB allows 1,024 of them.
+const COUNTS_AS: usize = 64 << 10;
 
 /// The permits of one request that its answer settles.
 #[derive(Debug)]
 pub(super) struct Settling {
     open: SmallVec<[OpenCost; 1]>,
     source: CostSource,
+    /// The events that have passed: each of them cost at least one permit.
+    passed: i64,
+    /// Bounds the answers that are kept or read on.
+    bound: Arc<KeptBytes>,
 }
 
 /// The permits of one limiter that are not settled yet.
@@ -42,7 +53,7 @@ struct OpenCost {
 #[derive(Debug)]
 enum CostSource {
     /// A JSON document, kept until its end.
-    Document { bytes: BytesMut, share: KeptShare },
+    Document(KeptBuffer),
     /// A stream of events.
     Events(EventReader),
 }
@@ -76,8 +87,9 @@ impl Proxy {
         if open.is_empty() {
             return None;
         }
-        let source = CostSource::of(response.headers(), &self.0.plan.settled)?;
-        Some(Box::new(Settling { open, source }))
+        let bound = self.0.plan.settled.clone();
+        let source = CostSource::of(response.headers(), &bound)?;
+        Some(Box::new(Settling { open, source, passed: 0, bound }))
     }
 }
 
@@ -86,20 +98,65 @@ impl Proxy {
 impl Settling {
     /// Reads a piece of the body, which the client has at the same time. False when nothing further can be learned.
     pub(super) fn read(&mut self, piece: &[u8]) -> bool {
-        let open = &mut self.open;
-        match &mut self.source {
-            CostSource::Document { bytes, share } => {
-                let fits = piece.len() <= MOST - bytes.len() && share.grow(piece.len());
-                if fits {
-                    bytes.extend_from_slice(piece);
-                }
-                fits
-            }
+        let Self { open, source, passed, .. } = self;
+        match source {
+            CostSource::Document(kept) => kept.extend(piece, MOST),
             CostSource::Events(reader) => reader.read(piece, &mut |event| {
+                *passed += 1;
                 for cost in open.iter_mut() {
                     cost.said = cost.part.of_document(event).or(cost.said);
                 }
             }),
+        }
+    }
+
+    /// Reads the rest of `body`, whose client has left, in a task of its own. The upstream charges for an answer that no
+    /// client reads, too, and a caller could leave before each event that says the cost.
+    pub(super) fn read_on(self: Box<Self>, mut body: Body) {
+        let mut share = self.bound.share();
+        match Handle::try_current() {
+            _ if body.is_end_stream() => self.end(),
+            Ok(runtime) if share.grow(COUNTS_AS) => {
+                body.forget_client();
+                runtime.spawn(async move {
+                    self.read_rest(body).await;
+                    drop(share);
+                });
+            }
+            _ => self.end_early(),
+        }
+    }
+
+    async fn read_rest(mut self: Box<Self>, mut body: Body) {
+        let mut left = MOST_AFTER;
+        let rest = async {
+            while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+                let Ok(frame) = frame else { return false };
+                let Some(data) = frame.data_ref() else { continue };
+                if !self.read(data) {
+                    break;
+                }
+                match left.checked_sub(data.len()) {
+                    Some(less) => left = less,
+                    None => return false,
+                }
+            }
+            true
+        };
+        match timeout(READ_ON_FOR, rest).await {
+            Ok(true) => self.end(),
+            Ok(false) | Err(_) => self.end_early(),
+        }
+    }
+
+    /// Settles what has passed of an answer that is read no further: the greatest of the reserve, the events, and the cost
+    /// that the last event said.
+    fn end_early(self) {
+        for cost in self.open {
+            let passed = cost.said.unwrap_or(0).max(self.passed);
+            if passed > cost.settlement.reserved() {
+                cost.settle(passed);
+            }
         }
     }
 
@@ -115,7 +172,7 @@ impl Settling {
         }
         for cost in self.open {
             let said = match &self.source {
-                CostSource::Document { bytes, .. } => cost.part.of_document(bytes),
+                CostSource::Document(kept) => cost.part.of_document(&kept.bytes),
                 CostSource::Events(_) => cost.said,
             };
             if let Some(true_cost) = said {
@@ -148,7 +205,7 @@ impl CostSource {
         }
         let of = headers.get(CONTENT_TYPE)?.as_bytes();
         if is_json(of) {
-            return Some(Self::Document { bytes: BytesMut::new(), share: bound.share() });
+            return Some(Self::Document(KeptBuffer::new(bound.share())));
         }
         let is_stream =
             of.get(..17).is_some_and(|of| of.eq_ignore_ascii_case(b"text/event-stream"));

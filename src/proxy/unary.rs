@@ -100,7 +100,8 @@ impl Proxy {
         if request.uri().path() != method.path || *request.method() != Method::POST {
             return Err(Failure::NoRoute);
         }
-        let body = request.body_mut().read_ahead(method.most).await.map_err(spoilt)?;
+        let body = request.body_mut().read_ahead(method.most, &self.0.plan.kept).await;
+        let body = body.map_err(spoilt)?;
         decode(&body)
             .ok_or_else(|| Failure::BadRequest(format!("the body is no {}", method.message).into()))
     }

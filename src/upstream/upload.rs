@@ -10,12 +10,12 @@ mod request_body;
 
 pub use control::{UnrequestedBody, UploadControl};
 pub use error::UploadError;
-pub use kept::{KeptBytes, KeptShare};
+pub use kept::{KeptBuffer, KeptBytes, KeptShare};
 pub use replay::Replay;
 pub use request_body::RequestBody;
 
 use super::request_boundary::RequestBoundary;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use control::{Gate, UploadState};
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
@@ -31,7 +31,10 @@ use std::{
     task::{Context, Poll, ready},
     time::Duration,
 };
-use tokio::{task::yield_now, time::Instant};
+use tokio::{
+    task::yield_now,
+    time::{Instant, timeout},
+};
 
 /// The bounds of the part of a chunked body that is read before any limiter charges the request: 16 frames, and 16 KiB
 /// after which no further frame is read.
@@ -65,7 +68,8 @@ struct Inner {
     control: UploadControl,
     /// Records the pieces of an attempt after which the request may be sent again.
     recorder: Option<ReplayRecorder<Upload>>,
-    /// Set while the first piece of `ahead` is the one that earlier attempts took, and counts its bytes.
+    /// Set while the first piece of `ahead` is the one that earlier attempts took, or the whole body that was read ahead.
+    /// It counts the bytes of this piece.
     returned: Option<KeptShare>,
 }
 
@@ -158,13 +162,19 @@ impl Upload {
 }
 
 impl Upload {
-    /// Reads the whole body before the request is charged, and returns its bytes, which are sent first. A client that
-    /// waits for `100 Continue` gets it through this read.
+    /// Reads the whole body before the request is charged, and returns its bytes, which are sent first. They count in `bound`
+    /// as long as they are here. A client that waits for `100 Continue` gets it through this read. A body that comes byte by
+    /// byte is given up after the time that is else for one pause.
     ///
     /// # Errors
     ///
-    /// [`UploadError`] if the body breaks a rule; [`UploadError::TooLarge`] if it has more than `most` bytes.
-    pub async fn read_ahead(&mut self, most: usize) -> Result<Bytes, UploadError> {
+    /// [`UploadError`] if the body breaks a rule; [`UploadError::TooLarge`] if it has more than `most` bytes, and
+    /// [`UploadError::NoRoom`] if `bound` has no room for it.
+    pub async fn read_ahead(
+        &mut self,
+        most: usize,
+        bound: &Arc<KeptBytes>,
+    ) -> Result<Bytes, UploadError> {
         if self.size_hint().lower() > most as u64 {
             return Err(UploadError::TooLarge);
         }
@@ -172,33 +182,15 @@ impl Upload {
         if mem::take(&mut inner.is_held) {
             inner.control.0.lock().gate = Gate::Open;
         }
-        // The pieces are copied: a client can send each byte as a chunk of its own.
-        let (mut whole, mut trailers) = (BytesMut::new(), None);
-        let mut take = |frame: Frame<Bytes>| match frame.into_data() {
-            Ok(data) if data.len() > most - whole.len() => Err(UploadError::TooLarge),
-            Ok(data) => {
-                whole.extend_from_slice(&data);
-                Ok(())
-            }
-            Err(frame) => {
-                trailers = Some(frame);
-                Ok(())
-            }
-        };
-        for frame in inner.ahead.drain(..) {
-            take(frame)?;
-        }
-        while let Some(frame) = poll_fn(|cx| match inner.reader.poll_piece(cx) {
-            Poll::Ready(frame) => Poll::Ready(frame),
-            Poll::Pending => inner.reader.poll_slow(cx).map(|error| Some(Err(error))),
-        })
-        .await
-        {
-            take(frame?)?;
-        }
-        let whole = whole.freeze();
+        let mut whole = KeptBuffer::new(bound.share_of_needed());
+        let patience = inner.reader.patience();
+        let reading = timeout(patience, inner.read_into(&mut whole, most));
+        let trailers = reading.await.unwrap_or(Err(UploadError::Slow))?;
+        let KeptBuffer { bytes, share } = whole;
+        let whole = Bytes::from(bytes);
         if !whole.is_empty() {
             inner.ahead.push_back(Frame::data(whole.clone()));
+            inner.returned = Some(share);
         }
         inner.ahead.extend(trailers);
         Ok(whole)
@@ -270,6 +262,32 @@ impl Drop for Upload {
 // === impl Inner ===
 
 impl Inner {
+    /// Reads the body to its end, and returns its trailers.
+    async fn read_into(
+        &mut self,
+        whole: &mut KeptBuffer,
+        most: usize,
+    ) -> Result<Option<Frame<Bytes>>, UploadError> {
+        let mut trailers = None;
+        loop {
+            let frame = match self.ahead.pop_front() {
+                Some(frame) => frame,
+                None => match poll_fn(|cx| self.reader.poll_piece(cx)).await {
+                    Some(frame) => frame?,
+                    None => return Ok(trailers),
+                },
+            };
+            match frame.into_data() {
+                Ok(data) if data.len() > most - whole.bytes.len() => {
+                    return Err(UploadError::TooLarge);
+                }
+                Ok(data) if !whole.extend(&data, most) => return Err(UploadError::NoRoom),
+                Ok(_) => {}
+                Err(frame) => trailers = Some(frame),
+            }
+        }
+    }
+
     /// Records a piece that an attempt takes. Recording stops for good at the first one that cannot be kept.
     fn record(&mut self, frame: Option<Result<&Frame<Bytes>, &UploadError>>) {
         if let Some(recorder) = &mut self.recorder

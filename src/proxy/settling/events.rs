@@ -1,7 +1,9 @@
 //! Reads the data of the events of a stream (`text/event-stream`, WHATWG HTML section 9.2) as its pieces pass. It keeps one
 //! event, and knows no JSON.
 
-use memchr::memchr;
+use crate::key::BYTE_ORDER_MARK;
+use memchr::memchr2;
+use std::mem;
 
 /// The most bytes of one line and of the data of one event, 64 KiB. Longer ones are passed over.
 const MOST: usize = 64 << 10;
@@ -13,6 +15,10 @@ const DONE: &[u8] = b"[DONE]";
 pub(super) struct EventReader {
     /// The line that has not ended yet.
     line: Vec<u8>,
+    /// The first line has ended, so that no byte order mark can come.
+    has_begun: bool,
+    /// The byte before was a CR, so that a LF is the rest of its line end.
+    is_after_cr: bool,
     /// The line is too long, and the rest of it is passed over.
     is_too_long: bool,
     /// The lines of data of the event that has not ended yet.
@@ -24,13 +30,19 @@ pub(super) struct EventReader {
 impl EventReader {
     /// Reads a piece, and gives out the data of each event that ends in it. False after the last event of an answer.
     pub(super) fn read(&mut self, mut piece: &[u8], event: &mut dyn FnMut(&[u8])) -> bool {
-        while let Some(end) = memchr(b'\n', piece) {
-            self.extend(&piece[..end]);
+        while let Some(end) = memchr2(b'\n', b'\r', piece) {
+            let (line, is_cr) = (&piece[..end], piece[end] == b'\r');
             piece = &piece[end + 1..];
+            let is_after_cr = mem::replace(&mut self.is_after_cr, is_cr);
+            if is_after_cr && !is_cr && line.is_empty() {
+                continue;
+            }
+            self.extend(line);
             if !self.end_line(event) {
                 return false;
             }
         }
+        self.is_after_cr &= piece.is_empty();
         self.extend(piece);
         true
     }
@@ -50,11 +62,13 @@ impl EventReader {
     }
 
     fn end_line(&mut self, event: &mut dyn FnMut(&[u8])) -> bool {
-        let line = std::mem::take(&mut self.line);
-        if std::mem::take(&mut self.is_too_long) {
+        let line = mem::take(&mut self.line);
+        let is_first = !mem::replace(&mut self.has_begun, true);
+        if mem::take(&mut self.is_too_long) {
             return true;
         }
-        let line = line.strip_suffix(b"\r").unwrap_or(&line);
+        let mark = if is_first { BYTE_ORDER_MARK } else { &[] };
+        let line = line.strip_prefix(mark).unwrap_or(&line);
         if line.is_empty() {
             return self.end_event(event);
         }
@@ -71,7 +85,7 @@ impl EventReader {
     }
 
     fn end_event(&mut self, event: &mut dyn FnMut(&[u8])) -> bool {
-        let data = std::mem::take(&mut self.data);
+        let data = mem::take(&mut self.data);
         if !data.is_empty() {
             event(&data);
         }
@@ -104,6 +118,15 @@ mod tests {
     }
 
     #[test]
+    fn lines_may_end_with_a_cr_and_begin_with_a_byte_order_mark() {
+        let stream = b"\xef\xbb\xbfdata: 1\r\rdata: 2\rdata: 3\r\n\rdata: 4\n\r\ndata: [DONE]\r\r";
+        let expected = (["1", "2\n3", "4", "[DONE]"].map(String::from).to_vec(), true);
+        assert_eq!(events(&[stream]), expected);
+        let bytes: Vec<&[u8]> = stream.chunks(1).collect();
+        assert_eq!(events(&bytes), expected);
+    }
+
+    #[test]
     fn a_long_line_is_passed_over() {
         let long = [b"data: ".as_slice(), &[b'x'; 3 * MOST], b"\n\ndata: 1\n\n"].concat();
         assert_eq!(events(&[&long]).0, ["1"]);
@@ -120,7 +143,7 @@ mod tests {
     proptest! {
         /// The pieces in which a stream comes change nothing.
         #[test]
-        fn pieces_do_not_matter(stream in "(data: ?[a-c]{0,3}|:x|event: y)?\r?\n{0,2}(data: [a-c]{0,3}\n\n){0,4}", at in 0..60usize) {
+        fn pieces_do_not_matter(stream in "(data: ?[a-c]{0,3}|:x|event: y)?\r?\n{0,2}(data: [a-c]{0,3}[\r\n]{1,3}){0,4}", at in 0..60usize) {
             let at = at.min(stream.len());
             let (first, second) = stream.as_bytes().split_at(at);
             prop_assert_eq!(events(&[first, second]), events(&[stream.as_bytes()]));

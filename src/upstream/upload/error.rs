@@ -9,6 +9,9 @@ pub enum UploadError {
     /// The body is larger than `limits.body`.
     #[error("the body is too large")]
     TooLarge,
+    /// The bodies that the gateway holds have used up `limits.retry_bodies`.
+    #[error("the gateway holds too many bodies")]
+    NoRoom,
     /// The trailers are larger than `limits.header_bytes`.
     #[error("the trailers are too large")]
     Trailers,

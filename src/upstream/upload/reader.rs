@@ -76,6 +76,11 @@ impl UploadReader {
         !self.has_ended && self.incoming.is_end_stream()
     }
 
+    /// The longest pause between two pieces.
+    pub(super) fn patience(&self) -> Duration {
+        self.patience
+    }
+
     pub(super) fn size_hint(&self) -> SizeHint {
         self.incoming.size_hint()
     }

@@ -1,8 +1,8 @@
 //! Keeps the body of a request that may be sent again: a copy of the pieces that an attempt took, and the rest. It keeps
 //! no more than its bound allows.
 
-use super::kept::KeptShare;
-use bytes::{Bytes, BytesMut};
+use super::kept::{KeptBuffer, KeptShare};
+use bytes::Bytes;
 use http_body::Frame;
 use std::{mem, time::Duration};
 use tokio::{sync::oneshot, time::timeout};
@@ -23,10 +23,10 @@ const RETURN: Duration = Duration::from_secs(1);
 pub(super) struct ReplayRecorder<B> {
     /// The piece that earlier attempts took, once this one has taken it, too.
     again: Option<Bytes>,
-    taken: BytesMut,
+    /// The pieces that it took. Its share counts both.
+    taken: KeptBuffer,
     /// The most bytes of both.
     most: usize,
-    share: KeptShare,
     home: oneshot::Sender<B>,
 }
 
@@ -56,7 +56,7 @@ enum ReplaySource<B> {
 /// many as `share` may have.
 pub(super) fn pair<B>(most: usize, share: KeptShare) -> (ReplayRecorder<B>, Replay<B>) {
     let (home, body) = oneshot::channel();
-    let recorder = ReplayRecorder { again: None, taken: BytesMut::new(), most, share, home };
+    let recorder = ReplayRecorder { again: None, taken: KeptBuffer::new(share), most, home };
     (recorder, Replay(ReplaySource::Taken(body)))
 }
 
@@ -66,13 +66,8 @@ impl<B> ReplayRecorder<B> {
     /// Records a piece. False if the body is too large for that, has trailers, or no further attempt can follow.
     pub(super) fn record(&mut self, frame: &Frame<Bytes>) -> bool {
         let Some(data) = frame.data_ref() else { return false };
-        let before = self.again.as_ref().map_or(0, Bytes::len) + self.taken.len();
-        if self.home.is_closed() || before + data.len() > self.most || !self.share.grow(data.len())
-        {
-            return false;
-        }
-        self.taken.extend_from_slice(data);
-        true
+        let most = self.most.checked_sub(self.again.as_ref().map_or(0, Bytes::len));
+        !self.home.is_closed() && most.is_some_and(|most| self.taken.extend(data, most))
     }
 
     /// Records the first piece of a body that has come back from an earlier attempt, with the bytes that it counts. It is
@@ -80,22 +75,17 @@ impl<B> ReplayRecorder<B> {
     pub(super) fn record_again(&mut self, frame: &Frame<Bytes>, share: KeptShare) -> bool {
         self.again = frame.data_ref().cloned();
         // It is the first piece: nothing else is counted yet.
-        self.share = share;
+        self.taken.share = share;
         !self.home.is_closed() && self.again.as_ref().is_some_and(|data| data.len() <= self.most)
     }
 
     /// Ends the attempt.
     pub(super) fn finish(self) -> TakenBytes<B> {
-        let Self { again, mut taken, share, home, .. } = self;
+        let Self { again, taken: KeptBuffer { bytes: taken, share }, home, .. } = self;
         let bytes = match again {
             Some(again) if taken.is_empty() => Some(again),
-            Some(again) => {
-                let mut whole = BytesMut::with_capacity(again.len() + taken.len());
-                whole.extend_from_slice(&again);
-                whole.unsplit(taken);
-                Some(whole.freeze())
-            }
-            None => (!taken.is_empty()).then(|| taken.split().freeze()),
+            Some(again) => Some([again, taken.into()].concat().into()),
+            None => (!taken.is_empty()).then(|| taken.into()),
         };
         TakenBytes { bytes, share, home }
     }
