@@ -20,6 +20,7 @@ pub use json::JsonPointer;
 pub(crate) use json::{BYTE_ORDER_MARK, index as json_index};
 pub use media_type::is_json;
 pub use paceway_limit::key::StateNames;
+pub use part::only_field;
 pub use secret::{fold, is_secret};
 pub use true_cost::TrueCost;
 
@@ -128,19 +129,23 @@ impl Template {
     }
 
     /// Fills the template from a request and returns its key, hashed if it is secret or longer than [`MAX_LEN`].
-    pub fn fill(&self, parts: &Parts<'_>) -> String {
+    ///
+    /// # Errors
+    ///
+    /// A message for the caller, if upstreams could read another value than this one.
+    pub fn fill(&self, parts: &Parts<'_>) -> Result<String, String> {
         let mut key = String::new();
         for piece in &self.pieces {
             match piece {
                 TemplatePiece::Text(text) => key.push_str(text),
-                TemplatePiece::Part(part) => match part.value(parts) {
+                TemplatePiece::Part(part) => match part.value(parts)? {
                     None => key.push_str(self.missing()),
                     Some(value) if *value == *b"-" => key.push_str("%2D"),
                     Some(value) => self.escapes.push(&value, &mut key),
                 },
             }
         }
-        bounded(key, self.secret)
+        Ok(bounded(key, self.secret))
     }
 
     /// Brings a key that an operator typed into the form that [`Self::fill`] gives it. A key that `fill` returned does not
@@ -148,7 +153,10 @@ impl Template {
     pub fn canonical(&self, text: &str) -> String {
         match (pasted(text), self.secret) {
             (Some(hash), _) => hash,
-            (None, true) => bounded(escape_text(text), true),
+            (None, true) => {
+                let one = self.only().and_then(|part| part.one_spelling(text));
+                bounded(escape_text(one.as_deref().unwrap_or(text)), true)
+            }
             (None, false) => canonical(text),
         }
     }
@@ -167,7 +175,7 @@ impl Template {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.pieces.iter().filter_map(|piece| match piece {
             TemplatePiece::Part(Part::Header(name)) => Some(name.as_str()),
-            TemplatePiece::Part(Part::Query(name) | Part::PathParameter(name)) => Some(name),
+            TemplatePiece::Part(Part::Query(name) | Part::PathParameter { name, .. }) => Some(name),
             _ => None,
         })
     }
@@ -183,7 +191,7 @@ impl Template {
     /// The parameters of the route's path that are parts of the template, such as `channel` for `{path.channel}`.
     pub fn path_parameters(&self) -> impl Iterator<Item = &str> {
         self.pieces.iter().filter_map(|piece| match piece {
-            TemplatePiece::Part(Part::PathParameter(name)) => Some(&**name),
+            TemplatePiece::Part(Part::PathParameter { name, .. }) => Some(&**name),
             _ => None,
         })
     }

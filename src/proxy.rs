@@ -222,6 +222,7 @@ impl Proxy {
         let checks = match routed.fixed {
             Some(checks) => Some(checks),
             None => {
+                headers::remove_alike(routed.request.headers_mut(), &routed.policy.read_headers);
                 let body = match routed.policy.is_special {
                     true => Box::pin(self.before_limits(routed)).await?,
                     false => None,
@@ -276,7 +277,9 @@ impl Proxy {
     ) -> Result<Option<(Checks, &'p RoutePolicy)>, Failure> {
         let (config, request) = (&self.0.plan.config, &*routed.request);
         let (client, rule) = (exchange.client, &routed.policy.priority);
+        let refused = |why: String| Failure::BadRequest(why.into());
         let priority = exchange.record.priority(rule, request.headers(), client.is_trusted);
+        let priority = priority.map_err(refused)?;
         let parts = || Parts {
             client_ip: client.client_ip(request.headers(), &config.trusted_proxies),
             host: asked_host(request.uri(), routed.host.as_ref()),
@@ -288,8 +291,7 @@ impl Proxy {
             template: config.routes[routed.route].path.template().map(|template| &**template),
             descriptor: None,
         };
-        let checks = routed.policy.checks(&self.0.plan.limiters, priority, parts);
-        checks.map_err(|why| Failure::BadRequest(why.into()))
+        routed.policy.checks(&self.0.plan.limiters, priority, parts).map_err(refused)
     }
 
     /// Validates a request and finds its route, with all that applies to the requests of that.

@@ -3,7 +3,7 @@
 
 use crate::{
     algorithm::fair::{NO_TENANT, Priority},
-    key::{Parts, Template},
+    key::{Parts, Template, only_field},
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 use sfv::{BareItem, Dictionary, ListEntry, Parser};
@@ -54,8 +54,13 @@ pub fn priority_name(priority: Priority) -> &'static str {
 
 impl FairSharing {
     /// The tenant of a request.
-    pub fn tenant(&self, parts: &Parts<'_>) -> String {
-        Some(self.by.fill(parts)).filter(|tenant| !tenant.is_empty()).unwrap_or_else(no_tenant)
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Template::fill`].
+    pub fn tenant(&self, parts: &Parts<'_>) -> Result<String, String> {
+        let tenant = self.by.fill(parts)?;
+        Ok(if tenant.is_empty() { no_tenant() } else { tenant })
     }
 
     /// The weight of a tenant that [`Self::tenant`] has returned.
@@ -84,25 +89,26 @@ impl PriorityRule {
 
     /// The priority of a request with these headers. Only a trusted caller can claim one; every other request, and one whose
     /// claim has no sense, is `normal`.
-    pub fn of(&self, headers: &HeaderMap, is_trusted: bool) -> Priority {
+    ///
+    /// # Errors
+    ///
+    /// A message for the caller, if the header comes more than once: a proxy that adds a field of its own to that of its
+    /// caller leaves two.
+    pub fn of(&self, headers: &HeaderMap, is_trusted: bool) -> Result<Priority, String> {
         let claimed = match self {
-            Self::Header(name) if is_trusted => only(headers, name).and_then(|value| {
-                let value = value.as_bytes().trim_ascii();
-                let is_it = |(name, _): &&(&str, _)| value.eq_ignore_ascii_case(name.as_bytes());
-                PRIORITIES.iter().find(is_it).map(|(_, priority)| *priority)
-            }),
+            Self::Header(name) => {
+                only_field(headers, name)?.filter(|_| is_trusted).and_then(|value| {
+                    let value = value.as_bytes().trim_ascii();
+                    let is_it =
+                        |(name, _): &&(&str, _)| value.eq_ignore_ascii_case(name.as_bytes());
+                    PRIORITIES.iter().find(is_it).map(|(_, priority)| *priority)
+                })
+            }
             Self::Rfc9218 if is_trusted => urgency(headers),
             rule => rule.fixed(),
         };
-        claimed.unwrap_or(Priority::Normal)
+        Ok(claimed.unwrap_or(Priority::Normal))
     }
-}
-
-/// The value of a header that comes once. A proxy that adds a field of its own to that of its caller leaves two, and the first
-/// is the caller's: neither counts.
-fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
-    let mut values = headers.get_all(name).iter();
-    values.next().filter(|_| values.next().is_none())
 }
 
 /// The priority by the urgency `u` of RFC 9218 section 4.1, from 0 to 7: the default is 3, and 7 is for background work.
@@ -146,9 +152,9 @@ mod tests {
     #[case::empty("", Priority::Normal)]
     fn an_urgency_is_a_priority(#[case] field: &'static str, #[case] expected: Priority) {
         let headers = HeaderMap::from_iter([(PRIORITY, HeaderValue::from_static(field))]);
-        assert_eq!(PriorityRule::Rfc9218.of(&headers, true), expected);
-        assert_eq!(PriorityRule::Rfc9218.of(&headers, false), Priority::Normal);
-        assert_eq!(PriorityRule::Low.of(&headers, true), Priority::Low);
+        assert_eq!(PriorityRule::Rfc9218.of(&headers, true), Ok(expected));
+        assert_eq!(PriorityRule::Rfc9218.of(&headers, false), Ok(Priority::Normal));
+        assert_eq!(PriorityRule::Low.of(&headers, true), Ok(Priority::Low));
     }
 
     #[rstest]
@@ -165,18 +171,20 @@ mod tests {
         let name = HeaderName::from_static("x-priority");
         let headers = HeaderMap::from_iter([(name.clone(), HeaderValue::from_static(value))]);
         let rule = PriorityRule::Header(name);
-        assert_eq!(rule.of(&headers, true), expected);
-        assert_eq!(rule.of(&headers, false), Priority::Normal);
-        assert_eq!(rule.of(&HeaderMap::new(), true), Priority::Normal);
+        assert_eq!(rule.of(&headers, true), Ok(expected));
+        assert_eq!(rule.of(&headers, false), Ok(Priority::Normal));
+        assert_eq!(rule.of(&HeaderMap::new(), true), Ok(Priority::Normal));
     }
 
     #[test]
-    fn a_header_that_comes_twice_is_no_priority() {
+    fn refuses_a_header_of_a_priority_that_comes_twice() {
         let name = HeaderName::from_static("x-priority");
         let mut headers = HeaderMap::new();
         for value in ["high", "low"] {
             headers.append(&name, HeaderValue::from_static(value));
         }
-        assert_eq!(PriorityRule::Header(name).of(&headers, true), Priority::Normal);
+        for is_trusted in [true, false] {
+            assert!(PriorityRule::Header(name.clone()).of(&headers, is_trusted).is_err());
+        }
     }
 }

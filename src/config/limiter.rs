@@ -103,13 +103,17 @@ impl LimiterConfig {
     }
 
     /// Returns the turn of a request among those that wait; `None` if the limiter serves them first come, first served.
-    pub fn turn(&self, priority: Priority, parts: &Parts<'_>) -> Option<Turn> {
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Template::fill`].
+    pub fn turn(&self, priority: Priority, parts: &Parts<'_>) -> Result<Option<Turn>, String> {
         let Some(fair) = self.fair.as_ref().filter(|_| self.has_turns) else {
-            return self.turn_of_all(priority);
+            return Ok(self.turn_of_all(priority));
         };
-        let tenant = fair.tenant(parts);
+        let tenant = fair.tenant(parts)?;
         let weight = fair.weight(&tenant);
-        Some(Turn::new(tenant, weight, priority))
+        Ok(Some(Turn::new(tenant, weight, priority)))
     }
 
     /// Returns the turn of every request of this priority; `None` if turns depend on more, or if there are none.

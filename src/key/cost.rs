@@ -93,18 +93,19 @@ impl Cost {
 
     /// Returns the permits that a request takes from `limiter`, at most its `capacity`; 0 takes nothing. A request without
     /// the part costs 1. A cost that is reserved has a default of its own, and is cut to the capacity: a greater one would
-    /// be refused for ever, and the answer says the true cost.
+    /// be refused for ever, and the answer says the true cost. Where it does, at least 1 is reserved, so that a caller who
+    /// names 0 waits for the debts of its calls like all others.
     ///
     /// # Errors
     ///
-    /// A message for the caller, if the part is not a whole number up to `capacity`.
+    /// A message for the caller, if the part is not a whole number up to `capacity`, or can be read in several ways.
     pub fn of(&self, parts: &Parts<'_>, capacity: i64, limiter: &str) -> Result<i64, String> {
         let template = match self {
             Self::Fixed(cost) => return Ok(*cost),
             Self::FromRequest(template) => template,
-            Self::Reserved(cost) => return Ok(cost.of(parts).min(capacity)),
+            Self::Reserved(cost) => return Ok(cost.of(parts)?.min(capacity)),
         };
-        let Some(value) = value(template, parts) else { return Ok(1) };
+        let Some(value) = value(template, parts)? else { return Ok(1) };
         let cost = number(&value).filter(|cost| (0..=capacity).contains(cost));
         cost.ok_or_else(|| {
             format!(
@@ -120,13 +121,14 @@ impl Cost {
 // === impl ReservedCost ===
 
 impl ReservedCost {
-    fn of(&self, parts: &Parts<'_>) -> i64 {
-        match &self.reserve {
-            Reserve::Fixed(cost) => *cost,
-            Reserve::FromRequest(template) => {
-                value(template, parts).and_then(|value| number(&value)).unwrap_or(self.default)
-            }
-        }
+    fn of(&self, parts: &Parts<'_>) -> Result<i64, String> {
+        let named = match &self.reserve {
+            Reserve::Fixed(cost) => return Ok(*cost),
+            Reserve::FromRequest(template) => value(template, parts)?,
+        };
+        let named = named.filter(|value| is_number(value));
+        let named = named.map_or(self.default, |value| number(&value).unwrap_or(i64::MAX));
+        Ok(named.max(self.settle.is_some().into()))
     }
 }
 
@@ -147,8 +149,11 @@ impl Reserve {
 }
 
 /// The value of the one part of a template.
-fn value<'p>(template: &Template, parts: &Parts<'p>) -> Option<std::borrow::Cow<'p, [u8]>> {
-    template.only().and_then(|part| part.value(parts))
+fn value<'p>(
+    template: &Template,
+    parts: &Parts<'p>,
+) -> Result<Option<std::borrow::Cow<'p, [u8]>>, String> {
+    template.only().map_or(Ok(None), |part| part.value(parts))
 }
 
 /// Reads a number that can be a cost.
@@ -183,8 +188,11 @@ fn template(text: &str) -> Result<Template, String> {
 
 /// Reads a whole number. `None` for a text with other characters than digits, or a number above 2^63.
 pub(super) fn number(text: &[u8]) -> Option<i64> {
-    let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
-    digits.then(|| std::str::from_utf8(text).ok()?.parse().ok()).flatten()
+    is_number(text).then(|| std::str::from_utf8(text).ok()?.parse().ok()).flatten()
+}
+
+fn is_number(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(u8::is_ascii_digit)
 }
 
 /// Returns the start of a value for a message, with `?` in place of backticks and control characters.

@@ -246,10 +246,20 @@ impl LimiterPlan {
     }
 
     /// Gives the checks of a request at this limiter the turn of the request, if it has one here.
+    ///
+    /// # Errors
+    ///
+    /// A message for the caller, if its tenant can be read in several ways.
     #[cold]
-    pub(super) fn take_turns(&self, checks: &mut [Check], priority: Priority, parts: &Parts<'_>) {
-        let turn = self.limiter.turn(priority, parts);
+    pub(super) fn take_turns(
+        &self,
+        checks: &mut [Check],
+        priority: Priority,
+        parts: &Parts<'_>,
+    ) -> Result<(), String> {
+        let turn = self.limiter.turn(priority, parts)?;
         checks.iter_mut().for_each(|check| check.turn.clone_from(&turn));
+        Ok(())
     }
 
     /// The check with the rule of the rate with index `i` that holds now.

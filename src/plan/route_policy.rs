@@ -9,6 +9,10 @@ use crate::{
     store::{Check, Checks},
     upstream::headers::Rules,
 };
+use http::{
+    HeaderName,
+    header::{CONTENT_ENCODING, CONTENT_TYPE},
+};
 use smallvec::SmallVec;
 use std::{collections::HashMap, time::Duration};
 use tokio::time::Instant;
@@ -25,6 +29,8 @@ pub(crate) struct RoutePolicy {
     pub(crate) learns: bool,
     /// Whether a key or a cost is a part of the request's body, or a limiter is missing.
     pub(crate) is_special: bool,
+    /// The headers that decide its keys, tenants, costs and priority, and how its body is read.
+    pub(crate) read_headers: Box<[HeaderName]>,
     /// The limiters that neither the file nor a row of `limits_from` has, joined. Each request is refused.
     pub(crate) missing: Option<Box<str>>,
     /// Whether the answer to a request says its true cost at some limiter.
@@ -124,7 +130,17 @@ impl RoutePolicy {
             let limiter = &limiters[charge.limiter].limiter;
             limiter.key.iter().chain(limiter.fair.as_ref().map(|fair| &fair.by))
         });
-        let mut templates = keys.chain(charges.iter().filter_map(|charge| charge.cost.template()));
+        let templates = keys.chain(charges.iter().filter_map(|charge| charge.cost.template()));
+        let templates: Vec<_> = templates.chain(&route.key).collect();
+        let reads_body = templates.iter().any(|template| template.reads_body());
+        let mut read_headers: Vec<_> =
+            templates.iter().flat_map(|template| template.headers()).cloned().collect();
+        if let PriorityRule::Header(name) = &route.priority {
+            read_headers.push(name.clone());
+        }
+        if reads_body {
+            read_headers.extend([CONTENT_TYPE, CONTENT_ENCODING]);
+        }
         let owners = charges.iter().flat_map(|charge| {
             let rates = 0..limiters[charge.limiter].checks.len();
             rates.map(|rate| (charge.limiter, rate))
@@ -136,7 +152,8 @@ impl RoutePolicy {
         Self {
             learns: charges.iter().any(learns),
             owners: owners.collect(),
-            is_special: missing.is_some() || templates.any(Template::reads_body),
+            is_special: missing.is_some() || reads_body,
+            read_headers: read_headers.into(),
             missing,
             settles: charges.iter().any(|charge| charge.cost.settle().is_some()),
             without: Vec::new(),
@@ -178,7 +195,8 @@ impl RoutePolicy {
     ///
     /// # Errors
     ///
-    /// A message for the caller, when the request names a cost that cannot be paid.
+    /// A message for the caller, when the request names a cost that cannot be paid, or a part of it can be read in several
+    /// ways.
     pub(crate) fn checks<'p>(
         &self,
         limiters: &[LimiterPlan],
@@ -235,7 +253,8 @@ impl RoutePolicy {
                 continue;
             }
             let template = self.key.as_ref().or(own.key.as_ref());
-            let filled = template.map(|template| template.fill(parts));
+            let filled = template.map(|template| template.fill(parts)).transpose();
+            let filled = filled.map_err(unpayable)?;
             let (filled, asked) = (filled.as_deref(), checks.len());
             match rate.filter(|_| has_rates) {
                 None => checks.extend(plan.checks(filled, cost)),
@@ -253,7 +272,7 @@ impl RoutePolicy {
                 )));
             }
             if own.has_turns {
-                plan.take_turns(&mut checks[asked..], priority, parts);
+                plan.take_turns(&mut checks[asked..], priority, parts).map_err(unpayable)?;
             }
         }
         let policy = match zeroes {
@@ -270,6 +289,7 @@ impl RoutePolicy {
             learns: self.learns,
             owners,
             is_special: false,
+            read_headers: Box::default(),
             missing: None,
             settles: false,
             without: Vec::new(),

@@ -12,7 +12,7 @@ use crate::{
     limit::{self, AlwaysReady},
     plan::WorkerCounters,
     store::Check,
-    upstream::headers::HeaderFlags,
+    upstream::headers::{self, HeaderFlags},
 };
 use http::{HeaderName, HeaderValue, Response, StatusCode, Version};
 use std::{pin::pin, sync::Arc};
@@ -110,6 +110,16 @@ impl Proxy {
         let checks = match routed.fixed {
             Some(checks) => Some(checks.clone()),
             None => {
+                // The program that asks forwards the request, so that nothing can be removed from it.
+                let mut alike =
+                    headers::alike(routed.request.headers(), &routed.policy.read_headers);
+                if let Some(name) = alike.next() {
+                    let why = format!(
+                        "a limiter reads a header that `{name}` is taken for by some programs"
+                    );
+                    return Err(Failure::BadRequest(why.into()));
+                }
+                drop(alike);
                 let body = match routed.policy.is_special {
                     true => self.before_limits(routed).await?,
                     false => None,

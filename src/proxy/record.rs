@@ -136,13 +136,20 @@ impl<'a> Record<'a> {
     }
 
     /// The priority of the request, by the rule of its route. One that the request says itself is counted apart.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PriorityRule::of`].
     pub(super) fn priority(
         &mut self,
         rule: &PriorityRule,
         headers: &HeaderMap,
         is_trusted: bool,
-    ) -> Priority {
-        rule.fixed().unwrap_or_else(|| *self.claimed.insert(rule.of(headers, is_trusted)))
+    ) -> Result<Priority, String> {
+        match rule.fixed() {
+            Some(priority) => Ok(priority),
+            None => rule.of(headers, is_trusted).map(|claimed| *self.claimed.insert(claimed)),
+        }
     }
 
     /// Ends the wait of the request, and adds it to the sum of its waits.

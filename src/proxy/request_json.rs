@@ -2,12 +2,14 @@
 //! Refuses requests of limiters that are not there.
 
 use super::{Proxy, Routed, forward::spoilt};
-use crate::{answer::Failure, key::is_json, limit, plan::RoutePolicy, upstream::UploadError};
+use crate::{answer::Failure, limit, plan::RoutePolicy, upstream::UploadError};
 use bytes::Bytes;
 use http::{
-    HeaderMap, StatusCode,
+    HeaderMap, HeaderValue, StatusCode,
     header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT},
 };
+use http_body::Body as _;
+use memchr::memmem;
 
 /// The most bytes of such a body, 64 KiB.
 const MOST: usize = 64 << 10;
@@ -41,15 +43,16 @@ impl Proxy {
         Err(Failure::MissingLimiter { names: names.clone(), retry_after })
     }
 
-    /// Reads the body if it can be JSON, and returns it. A request without such a body has none of the parts.
+    /// Reads the body, whatever its type says: some upstreams read JSON without looking at the type. `None` without a body.
     ///
     /// # Errors
     ///
-    /// 413 for a body of more than 64 KiB, and the failures of a body that breaks a rule.
+    /// 413 for a body of more than 64 KiB, the failures of [`check_type`], and those of a body that breaks a rule.
     async fn read_json(&self, routed: &mut Routed<'_>) -> Result<Option<Bytes>, Failure> {
-        if routed.upgrade.is_some() || !may_be_json(routed.request.headers()) {
+        if routed.upgrade.is_some() || routed.request.body().is_end_stream() {
             return Ok(None);
         }
+        check_type(routed.request.headers())?;
         let body = match routed.request.body_mut().read_ahead(MOST, &self.0.plan.kept).await {
             Ok(body) => body,
             Err(UploadError::TooLarge) => return Err(too_large()),
@@ -64,16 +67,17 @@ impl Proxy {
     }
 }
 
-/// The body of a request from which keys and costs are read; `None` if it cannot be JSON.
+/// The body of a request from which keys and costs are read; `None` if it is empty.
 ///
 /// # Errors
 ///
-/// 413 for a body of more than 64 KiB.
+/// 413 for a body of more than 64 KiB, and those of [`check_type`].
 pub fn json_body<'b>(headers: &HeaderMap, body: &'b [u8]) -> Result<Option<&'b [u8]>, Failure> {
-    match may_be_json(headers) {
-        true if body.len() > MOST => Err(too_large()),
-        is_read => Ok(is_read.then_some(body)),
+    if body.is_empty() {
+        return Ok(None);
     }
+    check_type(headers)?;
+    if body.len() > MOST { Err(too_large()) } else { Ok(Some(body)) }
 }
 
 fn too_large() -> Failure {
@@ -81,8 +85,38 @@ fn too_large() -> Failure {
     Failure::TooLarge(StatusCode::PAYLOAD_TOO_LARGE, why.into())
 }
 
-/// Whether a message with these headers can have a JSON body that is not compressed. Many clients name no type.
-fn may_be_json(headers: &HeaderMap) -> bool {
-    !headers.contains_key(CONTENT_ENCODING)
-        && headers.get(CONTENT_TYPE).is_none_or(|of| is_json(of.as_bytes()))
+/// Refuses a body that upstreams may read as something else than JSON in UTF-8: a compressed one, one with two types, one in
+/// another character set, and a form, from which many frameworks fill the same parameters as from JSON.
+///
+/// # Errors
+///
+/// 400 with the reason.
+fn check_type(headers: &HeaderMap) -> Result<(), Failure> {
+    let refused = |why: &'static str| Err(Failure::BadRequest(why.into()));
+    let codings = headers.get_all(CONTENT_ENCODING).iter();
+    let mut codings = codings.flat_map(|of| of.as_bytes().split(|byte| *byte == b','));
+    if !codings.all(|of| matches!(&*of.trim_ascii().to_ascii_lowercase(), b"" | b"identity")) {
+        return refused("the body is compressed, and a limiter reads it: send it without a coding");
+    }
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
+    let of = types.next().map_or(&[][..], HeaderValue::as_bytes).to_ascii_lowercase();
+    if types.next().is_some() {
+        return refused("the body has two types, and a limiter reads it");
+    }
+    if memmem::find(&of, b"form").is_some() {
+        return refused("the body is a form, and a limiter reads JSON");
+    }
+    let is_utf8 = |at: usize| {
+        let after = of[at..].iter().skip("charset".len());
+        let name = after.skip_while(|byte| matches!(byte, b' ' | b'\t' | b'=' | b'"' | b'\''));
+        let name: Vec<u8> = name
+            .copied()
+            .take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
+            .collect();
+        matches!(&*name, b"utf-8" | b"utf8" | b"us-ascii" | b"ascii")
+    };
+    match memmem::find_iter(&of, b"charset").all(is_utf8) {
+        true => Ok(()),
+        false => refused("the body is in another character set than UTF-8, and a limiter reads it"),
+    }
 }

@@ -251,6 +251,32 @@ fn remove_lookalikes(headers: &mut HeaderMap) {
     }
 }
 
+/// The names of a request that are none of `names` and that some programs read as one of them: CGI and its heirs (WSGI, PHP)
+/// read `X_Shop`, and some of them `X.Shop`, as `X-Shop`.
+pub fn alike<'h>(
+    headers: &'h HeaderMap,
+    names: &'h [HeaderName],
+) -> impl Iterator<Item = &'h HeaderName> {
+    let plain = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'_' };
+    let is_alike = move |own: &HeaderName, name: &HeaderName| {
+        own.as_str().bytes().map(plain).eq(name.as_str().bytes().map(plain))
+    };
+    headers
+        .keys()
+        .filter(move |own| !names.contains(own) && names.iter().any(|name| is_alike(own, name)))
+}
+
+/// Removes the names that some programs read as one of `names`, which a limiter reads.
+pub fn remove_alike(headers: &mut HeaderMap, names: &[HeaderName]) {
+    if names.is_empty() {
+        return;
+    }
+    let all: Vec<_> = alike(headers, names).cloned().collect();
+    for name in all {
+        headers.remove(name);
+    }
+}
+
 /// Joins several `Cookie` fields. HTTP/2 clients send cookies in pieces, and HTTP/1.1 allows one field (RFC 9113 section
 /// 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {

@@ -68,6 +68,7 @@ mod overrides;
 mod pauses;
 mod prometheus;
 mod proxy;
+mod readings;
 mod renamed;
 mod replay;
 mod reload;

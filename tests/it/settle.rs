@@ -1,6 +1,8 @@
 //! True costs: permits are reserved before a request and settled by its answer, from a header, a JSON body or the last event
 //! of a stream, once, on every store and without delaying a byte.
 
+mod evaded;
+
 use crate::support::{
     Answer, Call, Conn, Gateway, Redis, Reply, Upstream, eventually, reply, request,
 };
@@ -32,7 +34,8 @@ fn store(is_redis: bool) -> (Option<Redis>, String) {
         return (None, String::new());
     }
     let redis = Redis::that_is_heard();
-    let store = format!("store: {{ url: \"{}\" }}", redis.url());
+    // Permits that a busy machine grants without the store would be settled without it.
+    let store = format!("store: {{ url: \"{}\", timeout: 5s }}", redis.url());
     (Some(redis), store)
 }
 
@@ -266,10 +269,11 @@ async fn a_client_that_leaves_pays_its_reserve() {
 }
 
 #[rstest]
-#[case::zero("{\"max_tokens\":0}", 1000)]
+#[case::zero("{\"max_tokens\":0}", 999)]
+#[case::zero_as_a_text("{\"max_tokens\":\"0\"}", 999)]
+#[case::nearly_zero("{\"max_tokens\":1e-400}", 999)]
 #[case::missing("{}", 700)]
 #[case::no_number("{\"max_tokens\":\"many\"}", 700)]
-#[case::not_valid("{\"max_tokens\":", 700)]
 #[case::whole_with_a_point("{\"max_tokens\":50.0}", 950)]
 #[case::above_the_capacity("{\"max_tokens\":128000}", 0)]
 #[tokio::test(flavor = "multi_thread")]
@@ -316,7 +320,7 @@ async fn a_key_comes_from_the_body() {
     let ask = async |body: &str| post(&gateway, &[JSON], body).await.status;
     assert_eq!((ask("{\"model\":\"a\"}").await, ask("{\"model\":\"b\"}").await), (200, 200));
     assert_eq!((ask("{ \"model\" : \"\\u0061\" }").await, ask("{}").await), (429, 200));
-    assert_eq!(ask("not json").await, 429);
+    assert_eq!(ask("not json").await, 400);
 }
 
 /// The body is sent as it came, whatever its framing.
@@ -357,7 +361,7 @@ async fn a_client_that_expects_to_be_asked_is_asked() {
 #[rstest]
 #[case::as_large_as_it_may_be(64 << 10, JSON.1, 200)]
 #[case::too_large((64 << 10) + 1, JSON.1, 413)]
-#[case::another_type(200_000, "application/octet-stream", 200)]
+#[case::another_type(200_000, "application/octet-stream", 413)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_above_64_kib_is_refused(
     #[case] length: usize,
@@ -384,12 +388,5 @@ async fn a_body_above_64_kib_is_refused(
     let calls = upstream.calls();
     assert_eq!(calls.len(), usize::from(status == 200));
     assert!(calls.iter().all(|call| call.body == body.as_bytes()));
-    let expected = if status == 413 {
-        1000
-    } else if of == JSON.1 {
-        900
-    } else {
-        700
-    };
-    left(&gateway, expected).await;
+    left(&gateway, if status == 413 { 1000 } else { 900 }).await;
 }

@@ -2,6 +2,7 @@
 
 use super::{header_changes::changes, limiters::ExplainedLimiter, throttle};
 use crate::{
+    answer::Failure,
     config::{Charge, Config, Mode, Route, Upstream},
     key::{self, Parts, Template},
     path::{PathRule, PathTemplate, Relation, Suffix},
@@ -159,7 +160,13 @@ impl Explanation {
             descriptor: None,
         };
         let is_trusted = key::is_trusted(peer.to_canonical(), &config.trusted_proxies);
-        let priority = route.priority.of(headers, is_trusted);
+        let priority = match route.priority.of(headers, is_trusted) {
+            Ok(priority) => priority,
+            Err(why) => {
+                let refused = Failure::BadRequest(why.into()).summary();
+                return Self { refused: Some(refused), ..explained };
+            }
+        };
         let charges = route.limiters.iter().filter(|_| config.limiting);
         let limiters = charges.map(|charge| {
             let of = if upstream.limiters.contains(charge) { "upstream" } else { "route" };

@@ -24,7 +24,7 @@ pub(super) struct ExplainedLimiter {
     pub(super) asked: bool,
     /// The permits that the request takes; `None` if the request names a cost that cannot be paid.
     pub(super) cost: Option<i64>,
-    /// The reason of the 400 for a cost that cannot be paid.
+    /// The reason of the 400 for a cost that cannot be paid, or a part that can be read in several ways.
     pub(super) refused: Option<String>,
     /// The origin of the cost: a template, or nothing for a number.
     #[serde(skip)]
@@ -54,19 +54,23 @@ impl ExplainedLimiter {
         (priority, parts): (Priority, &Parts<'_>),
     ) -> Self {
         let limiter = &config.limiters[charge.limiter];
-        let cost = match limiter.mode {
-            Mode::Off => Ok(1),
-            _ => charge.cost.of(parts, limiter.capacity(), &limiter.name),
+        let is_on = limiter.mode != Mode::Off;
+        let cost = match is_on {
+            true => charge.cost.of(parts, limiter.capacity(), &limiter.name),
+            false => Ok(1),
         };
-        let key = limiter.key.as_ref().map(|template| template.fill(parts));
+        let key = limiter.key.as_ref().map(|template| template.fill(parts)).transpose();
         let prefix = match &config.store {
             StoreConfig::Memory => "paceway",
             StoreConfig::Redis { prefix, .. } => prefix,
         };
+        let turn = limiter.turn(priority, parts);
+        let refused = [cost.as_ref().err(), key.as_ref().err(), turn.as_ref().err()];
+        let refused = refused.into_iter().flatten().next().filter(|_| is_on).cloned();
+        let (key, turn) = (key.ok().flatten(), turn.ok().flatten());
         let states = 0..limiter.algorithms.len();
         let states = states
             .map(|part| limiter.state_names(prefix, Some("INSTANCE"), part).of(key.as_deref()));
-        let turn = limiter.turn(priority, parts);
         let shared = turn.as_ref().filter(|_| limiter.fair.is_some());
         Self {
             tenant: shared.map(|turn| key::shown(&turn.tenant)),
@@ -76,13 +80,13 @@ impl ExplainedLimiter {
             of,
             rule: rule(limiter),
             mode: limiter.mode.name(),
-            asked: limiter.mode != Mode::Off && cost.as_ref().is_ok_and(|cost| *cost > 0),
+            asked: is_on && cost.as_ref().is_ok_and(|cost| *cost > 0),
             origin: origin(charge),
             states: states.collect(),
             scope: limiter.scope,
             without_store: without_store(config, limiter),
-            cost: cost.as_ref().ok().copied(),
-            refused: cost.err(),
+            cost: cost.ok(),
+            refused,
             key,
         }
     }

@@ -51,7 +51,7 @@ pub(in crate::config) const RESERVED_COST: Keys = Keys {
             kind: "number or part of a request",
             default: "required",
             meaning: "the permits that are reserved, such as `\"{body./max_tokens}\"`. More than the limiter can give at \
-                      once are cut to that number; `0` takes nothing, and is not settled",
+                      once are cut to that number. With `settle` at least 1 is reserved, otherwise `0` takes nothing",
             schema: r##""type": ["integer", "string"],
 "minimum": 1,
 "pattern": "^0*[1-9][0-9]*$|^\\{(header|query|segment)\\.[^{}]+\\}$|^\\{body\\./[^{}]*\\}$|\\$\\{",

@@ -32,7 +32,8 @@ pub(in crate::config) const CLIENT: Keys = Keys {
             algorithms: "",
             kind: "duration, 1ms to 1d",
             default: "`30s`",
-            meaning: "between two pieces of a body. If a request's body stalls for longer, the request is given \
+            meaning: "between two pieces of a body, and for the whole of a body that is [read for \
+                      limiters](#parts-of-the-body). If a request's body stalls for longer, the request is given \
                       up: 408 where no response has begun, otherwise a response that breaks off. A client that \
                       accepts nothing of a response is disconnected",
             schema: r##""default": "30s",
@@ -125,8 +126,10 @@ pub(in crate::config) const LIMITS: Keys = Keys {
             algorithms: "",
             kind: "size, at most 64GiB",
             default: "`64MiB`",
-            meaning: "all bodies together that one gateway keeps so that refused requests can be sent again \
-                      ([`retry`](#retry)). While they use it up, further requests with a body are sent once",
+            meaning: "the memory of all bodies together that one gateway keeps so that refused requests can be sent \
+                      again ([`retry`](#retry)), or that it [reads for limiters](#parts-of-the-body) and services. While \
+                      they use it up, further requests with a body are sent once. Bodies that are read have 1 MiB more; \
+                      without room for one, its request gets 503 `too-many-bodies`",
             schema: r##""default": "64MiB",
 "anyOf": [{ "enum": [0, "0"] }, { "$ref": "#/$defs/size" }]"##,
         },

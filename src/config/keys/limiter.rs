@@ -265,7 +265,7 @@ pub(in crate::config) const LIMITER: Keys = Keys {
             kind: "[template](#which-bucket-a-request-belongs-to)",
             default: "one bucket for all",
             meaning: "the bucket that a request belongs to: text and parts of the request, such as `{client_ip}`, \
-                      `{path.NAME}`, `{header.NAME}`, `{query.NAME}`, `{body./POINTER}` or `{segment.N}`, joined",
+                      `{client_ip/64}`, `{path.NAME}`, `{path.NAME:int}`, `{header.NAME}`, `{query.NAME}`, `{body./POINTER}` or `{segment.N}`, joined",
             schema: r##""$ref": "#/$defs/template""##,
         },
         KeySpec {

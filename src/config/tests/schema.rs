@@ -107,6 +107,8 @@ pub(super) fn verdicts(text: &str) -> (bool, bool) {
 #[case("{ rate: 5/s }", true)]
 #[case("{ burst: 5 }", false)]
 #[case("{ key: \"{client_ip}\" }", false)]
+#[case("{ rate: 5/s, key: \"{client_ip/64}\" }", true)]
+#[case("{ rate: 5/s, key: \"{path.id:int}-{segment.2:int}\" }", true)]
 #[case("{ rate: }", false)]
 #[case("{ algorithm: token_bucket, burst: 5 }", false)]
 #[case("{ algorithm: sliding_window, margin: 30ms }", false)]

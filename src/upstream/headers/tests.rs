@@ -199,3 +199,17 @@ fn only_a_trusted_proxy_says_who_the_client_is() {
 fn lengths(#[case] text: &[u8], #[case] length: Option<u64>) {
     assert_eq!(number(text), length);
 }
+
+#[test]
+fn names_that_some_programs_read_as_the_header_of_a_key_are_removed() {
+    let [shop, mine] = ["x-shop", "x_mine"].map(HeaderName::from_static);
+    let names = ["x-shop", "x_shop", "x.shop", "x-shops", "xshop", "x_mine", "x-mine", "accept"];
+    let mut headers: HeaderMap = names
+        .map(|name| (HeaderName::from_static(name), HeaderValue::from_static("1")))
+        .into_iter()
+        .collect();
+    remove_alike(&mut headers, &[shop, mine]);
+    let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+    left.sort_unstable();
+    assert_eq!(left, ["accept", "x-shop", "x-shops", "x_mine", "xshop"]);
+}
