@@ -112,6 +112,7 @@ impl Defect {
         match (self, entry) {
             (Self::NothingIsGivenBack, Entry::Refund { .. }) => true,
             (Self::PausesAreForgotten, Entry::Pause { .. }) => true,
+            (Self::ChargesAreForgotten, Entry::Charge { .. }) => true,
             (Self::ChargesAreForgotten, Entry::Reserve { checks, budget, .. }) => {
                 *budget >= MAX_BUDGET && checks.iter().any(|check| !check.enforce)
             }

@@ -324,6 +324,10 @@ impl Store for Unpaused {
         self.store.confirm(checks, place)
     }
 
+    fn move_up(&self, checks: &Checks, parts: &[Part], budget: Micros) -> Answer<Decision> {
+        self.store.move_up(checks, parts, budget)
+    }
+
     fn refund(&self, source: Source, checks: &Checks, parts: &[Part]) {
         self.store.refund(source, checks, parts);
     }

@@ -75,6 +75,7 @@ mod reload;
 mod restarts;
 mod service_access;
 mod settle;
+mod settle_waiting;
 mod smuggling;
 mod store_hostile;
 mod store_pauses;

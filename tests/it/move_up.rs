@@ -117,5 +117,7 @@ async fn a_slot_that_becomes_free_before_others_is_published(
         .filter(|line| line.starts_with("{k}"))
         .take_while(|line| line != "{k} end")
         .collect();
-    assert_eq!(told, [format!("{} {} free", check.key, part(1).at)]);
+    // In a window a request that waits may take the place of its own permits at any instant.
+    let at = if letter == 'S' { 0 } else { part(1).at };
+    assert_eq!(told, [format!("{} {at} free", check.key)]);
 }

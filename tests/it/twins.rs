@@ -8,7 +8,7 @@ use metrics::Counter;
 use paceway::{
     algorithm::{
         Algorithm, Concurrency, FixedWindow, Grant, LeakyBucket, SlidingWindow, TokenBucket,
-        WarmUp, concurrency::Ticket,
+        WarmUp, concurrency::Ticket, reserve::Part,
     },
     key::StateNames,
     store::{
@@ -250,6 +250,19 @@ async fn compare(
                     None => continue,
                 }
             }
+            What::MoveUp(i, budget) if i < so_far.granted.len() => {
+                let (check, grant) = so_far.granted.swap_remove(i);
+                if check.is_lease() {
+                    so_far.granted.push((check, grant));
+                    continue;
+                }
+                let parts = [Part { at: 0, grant }].into_iter().collect();
+                Entry::MoveUp { checks: [check].into(), budget, parts }
+            }
+            What::Charge(i, permits) if rules[i].lease().is_none() => {
+                let cost = permits.min(rules[i].piece());
+                Entry::Charge { check: check(&rules, i, 1, false).with_cost(cost) }
+            }
             What::Renew(i) if i < so_far.granted.len() => {
                 let (check, grant) = so_far.granted[i].clone();
                 match check.is_lease() {
@@ -263,6 +276,8 @@ async fn compare(
             }
             What::Forget(i) if i < 3 => Entry::Forget { check: check(&rules, i, 1, true) },
             What::GiveBack(..)
+            | What::MoveUp(..)
+            | What::Charge(..)
             | What::Settle(..)
             | What::Renew(_)
             | What::AskAgain(_)
@@ -331,6 +346,10 @@ async fn run(
     }
     prop_assert_eq!(replies.as_ref(), Ok(&expected), "{:?}", batch);
     for (entry, reply) in batch.drain(..).zip(expected) {
+        if let (Entry::MoveUp { checks, parts, .. }, Reply::Decision(decision)) = (&entry, &reply) {
+            let part = decision.parts.first().unwrap_or(&parts[0]);
+            so_far.granted.push((checks[0].clone(), part.grant));
+        }
         let (Entry::Reserve { checks, ticket, .. }, Reply::Decision(decision)) = (entry, reply)
         else {
             continue;

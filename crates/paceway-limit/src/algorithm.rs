@@ -98,6 +98,7 @@ pub const SCRIPT: &str = concat!(
     include_str!("algorithm/token_bucket.lua"),
     include_str!("algorithm/leaky_bucket.lua"),
     include_str!("algorithm/timeline/holes.lua"),
+    include_str!("algorithm/timeline/credit.lua"),
     include_str!("algorithm/timeline/conversion.lua"),
     include_str!("algorithm/sliding_window/state.lua"),
     include_str!("algorithm/sliding_window.lua"),

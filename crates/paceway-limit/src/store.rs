@@ -122,6 +122,17 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// [`StoreError`] when the store gave no answer. Then the request may have been sent or have another slot.
     fn confirm(&self, checks: &Checks, place: Place) -> Answer<Decision>;
 
+    /// Gives a request that waits permits for an earlier instant in place of `parts`, which the shared state granted: in one
+    /// step, because its own permits may be what takes the room of the earlier ones. A decision that is not admitted says that
+    /// it keeps its own.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the store gave no answer. Unless it [was not asked](StoreError::is_unasked), the request may have
+    /// the one permits or the others.
+    fn move_up(&self, checks: &Checks, parts: &[reserve::Part], budget: Micros)
+    -> Answer<Decision>;
+
     /// Returns the grants of a decision by `source` that were not used. It never waits; a grant that the store does not
     /// receive counts as spent.
     fn refund(&self, source: Source, checks: &Checks, parts: &[reserve::Part]);
@@ -281,6 +292,12 @@ impl Decision {
             queued: reserved.queued,
             source: Source::Shared,
         }
+    }
+
+    /// The answer to a request that keeps its own permits, because none are free for an earlier instant.
+    pub(crate) fn kept(level: Level) -> Self {
+        let (parts, queued, source) = (reserve::Parts::default(), None, Source::Shared);
+        Self { admitted: false, wait: 0, retry_after: 1, bound_by: 0, level, parts, queued, source }
     }
 
     /// The refusal of a request that would have to wait `left` µs for the end of a pause of its limiter `bound_by`, as this

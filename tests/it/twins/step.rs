@@ -22,6 +22,10 @@ pub(super) enum What {
     GiveBack(usize, i64),
     /// A request turned out to have used so many of its permits; they come back with so much more horizon.
     Settle(usize, i64, i64),
+    /// A request asks for an earlier instant within this budget, in place of its grant.
+    MoveUp(usize, i64),
+    /// A key owes so many permits.
+    Charge(usize, i64),
     Look(usize),
     Renew(usize),
     Forget(usize),
@@ -54,6 +58,8 @@ pub(super) fn step(rule: BoxedStrategy<Algorithm>) -> impl Strategy<Value = Step
         8 => decide.prop_map(|(used, observe, cost, budget)| What::Decide { used, observe, cost, budget }),
         3 => (0..5usize, more()).prop_map(|(i, more)| What::GiveBack(i, more)),
         2 => (0..5usize, 0..3i64, more()).prop_map(|(i, used, more)| What::Settle(i, used, more)),
+        3 => (0..5usize, 0..2_000_000i64).prop_map(|(i, budget)| What::MoveUp(i, budget)),
+        1 => (0..3usize, 1..9i64).prop_map(|(key, permits)| What::Charge(key, permits)),
         1 => (0..3usize).prop_map(What::Look),
         1 => (0..5usize).prop_map(What::Renew),
         1 => (0..5usize).prop_map(What::AskAgain),

@@ -11,6 +11,7 @@
 --                                                            -1: it holds one already, which an observing limiter counts.
 --                                                            After the ARGS of a concurrency limiter with turns: class weight
 --                                                            tenant
+--     U budget, then n, n times as D, and n times at whole ticks born aux   the same in place of these permits
 --     Q k w class weight tenant, then as T without its letter   the same for a request that takes turns at the w-th of its
 --                                                            limiters, whose queue is KEYS[k] and KEYS[k + 1]
 --     C k w number n, then n times as D                      the request of this number confirms its slot
@@ -22,17 +23,20 @@
 --     P k kind ARGS…                                         look
 --     Z k kind span status ARGS…                             pause for `span` µs, and look
 --     M k kind most ARGS…                                    lower the level to `most`, and look
+--     K k kind cost ARGS…                                    charge permits that were used already
 --   reply     that of plain.lua, then integers in doubles, for each entry one of what follows. With tenants or a new epoch the
 --             reply is a list of this string, the names of the tenants, and the epoch
 --     D  1 at 0 bound remaining next reset_after, then n times: at whole ticks born aux
 --        0 at retry_after bound remaining next reset_after   refused; nothing is written
 --        2 at 0 bound remaining next reset_after deadline ask_after   waits for a concurrency permit
 --     B     as D, then for how long the first permit of the block can be used, µs; -1: no block
+--     U     as D; 0 if the request keeps its permits
 --     Q, C  as D; the part of the w-th limiter is wait number 0 -1 0 if the request waits for its turn
 --     V     1 left | 0 it did not wait
 --     N     n, then n times: class weight waiting granted; the name is among the texts
 --     G, R, X  1 refunded, renewed, forgotten | 0 there was nothing | 2 refunded, and a waiter was notified
 --     P, Z, M  1 remaining next reset_after
+--     K     1 and how many permits the state does not take yet
 --     D, P, Z, M of a paused limiter  10 more, and after reset_after the µs that the pause still takes
 --     any -1 k                                               KEYS[k] holds a foreign value
 
@@ -100,7 +104,7 @@ while from <= #entries do
       local want = wants[1]
       local state, open = want.state, want.state.open
       local rule, permits, start = open.rule, requests * want.cost, nil
-      local has_blocks = state.algorithm.kind == 84 and want.enforce and not open.gate and rule.most >= 4 and open.moved == 0
+      local has_blocks = state.algorithm.kind == 84 and want.enforce and not open.gate and rule.most >= 4 and not open.credit
       if has_blocks and requests > 1 and permits <= rule.most then
         local full = rule.most * rule.per
         start = open.tail
@@ -118,6 +122,12 @@ while from <= #entries do
         push(-1)
       end
     end
+  elseif what == 'U' then
+    local budget, n = next_number(), next_number()
+    local wants, foreign = next_wants(n)
+    local parts = {}
+    for w = 1, n do parts[w] = { next_number(), next_number(), next_number(), next_number(), next_number() } end
+    if foreign then push(-1, foreign) else lazy.adjust.move_up(wants, budget, parts) end
   elseif what == 'Q' then
     local k, w, class, weight, tenant, gateway, number, deadline, budget, n
     k, w, class, weight, tenant, gateway, number, deadline, budget, n, from = unpack_from('<dddddc0ddddd', entries, from)
@@ -147,6 +157,10 @@ while from <= #entries do
       local given = lazy.adjust.give_back(state, cost, whole, ticks, born, aux)
       push(state.open.handed_over and 2 or given and 1 or 0)
     end
+  elseif what == 'K' then
+    local k, algorithm, cost = next_number(), lazy[next_number()], next_number()
+    local state = next_state(k, algorithm)
+    if state then push(1, lazy.adjust.charge(state, cost)) else push(-1, k) end
   elseif what == 'R' then
     local k, algorithm = next_number(), lazy[next_number()]
     local gateway, number = next_number(), next_number()

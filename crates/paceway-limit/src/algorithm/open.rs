@@ -44,13 +44,20 @@ impl Open {
     }
 
     /// Returns the permits of a grant that was not used, or the last permits of one that was used in part, as
-    /// [`Algorithm::unused_part`](super::Algorithm::unused_part) names them. `horizon` is the
-    /// [`Algorithm::horizon`](super::Algorithm::horizon) of the limiter. False when the state has nothing (left) of
-    /// this grant.
-    pub fn settle(&mut self, grant: Grant, cost: i64, horizon: Micros) -> bool {
+    /// [`Algorithm::unused_part`](super::Algorithm::unused_part) names them. False when the state has nothing (left) of this
+    /// grant.
+    pub fn settle(&mut self, grant: Grant, cost: i64) -> bool {
         match self {
-            Self::TokenBucket(open) => open.settle(grant, cost, horizon),
+            Self::TokenBucket(open) => open.settle(grant, cost),
             _ => self.refund(grant, cost),
+        }
+    }
+
+    /// Notes that the request that took the permits at `start` waits until `at`, µs from now. Permits that come back to a bucket
+    /// must not be granted within those of requests that wait.
+    pub(super) fn promise(&mut self, at: Micros, start: i64) {
+        if let Self::TokenBucket(open) = self {
+            open.promise(at, start);
         }
     }
 

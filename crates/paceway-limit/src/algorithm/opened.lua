@@ -14,6 +14,12 @@ local function save(state)
   if state.has_new_gate and not (state.dirty and gate) then lazy.gates.replace(state.key, gate, now) end
 end
 
+-- Reads a state again, as it is in its key: nothing is left of what was done to it in vain.
+local function undo(state)
+  state.open = load(state.algorithm, state.key, state.open.rule, state.horizon)
+  state.dirty, state.has_new_gate = false, false
+end
+
 -- The state of KEYS[k], or nil when its value is foreign.
 local function open(k, algorithm, rule, horizon)
   local state = states[k]

@@ -49,6 +49,7 @@ local function take(wants, at, budget, ticket)
       else
         parts[i] = { at, algorithm.take(open, want.start, want.cost) }
       end
+      if at > 0 and algorithm.promise then algorithm.promise(open, at, want.start) end
       state.dirty = true
     else
       local would, start = algorithm.earliest(open, 0, want.cost)

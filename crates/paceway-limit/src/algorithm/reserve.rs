@@ -34,6 +34,9 @@ const KEPT: Micros = 500_000;
 /// above the level, until the next step.
 const LOWERINGS: usize = 64;
 
+/// The most instants at which one charge fills windows. The rest is charged as a whole.
+const CHARGES: usize = 16;
+
 /// The share of one limiter in the decision on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
@@ -266,6 +269,30 @@ pub fn lower(want: &mut Want<'_>, most: i64) -> bool {
     lowered
 }
 
+/// Charges permits that were used already, and returns how many of them the state does not take yet. A window gives what
+/// it has at the first instant with any: charged to the next one with room for all of them, they would leave this one open.
+/// On a line of time each permit is charged at the end, wherever the first one is.
+pub fn charge(open: &mut Open, permits: i64) -> i64 {
+    let is_window = matches!(open, Open::SlidingWindow(_) | Open::FixedWindow(_));
+    let mut left = permits;
+    for i in 0..=CHARGES {
+        let mut cost = left;
+        let (first, _) = open.earliest(0, if is_window && i < CHARGES { 1 } else { cost });
+        if left == 0 || first > MAX_BUDGET {
+            break;
+        }
+        let start = loop {
+            match open.earliest(0, cost) {
+                (at, start) if at <= first => break start,
+                _ => cost = (cost + 1) / 2,
+            }
+        };
+        open.take(start, cost);
+        left -= cost;
+    }
+    left
+}
+
 fn take(
     wants: &mut [Want<'_>],
     starts: &[i64],
@@ -302,6 +329,9 @@ fn take_one(
             Some(gate) => gate.take(want.open, start, cost),
             None => want.open.take(start, cost),
         };
+        if at > 0 {
+            want.open.promise(at, start);
+        }
         return Part { at, grant };
     }
     let (would, start) = want.open.earliest(0, cost);

@@ -22,7 +22,7 @@ impl Algorithm {
     /// let (_, start) = bucket.earliest(0, 10);
     /// let grant = bucket.take(start, 10);
     /// let (unused, permits) = rule.unused_part(grant, 10, 3).expect("7 of them were not used");
-    /// assert!(bucket.settle(unused, permits, 0));
+    /// assert!(bucket.settle(unused, permits));
     /// assert_eq!(bucket.level().remaining, 7);
     /// ```
     pub fn unused_part(&self, grant: Grant, cost: i64, used: i64) -> Option<(Grant, i64)> {
@@ -32,9 +32,12 @@ impl Algorithm {
         }
         let unused = match self {
             Self::TokenBucket(rule) => {
-                // A negative number tells such a part from a grant that was not used at all.
-                let part = grant.after(used * rule.per, rule.den);
-                Grant { ticks: !part.ticks, ..part }
+                // A negative number tells such a part from a grant that was not used at all. Above the ticks of its place is
+                // by how much the line had moved.
+                let ticks = if grant.ticks < 0 { !grant.ticks } else { grant.ticks };
+                let place = ticks.rem_euclid(rule.den);
+                let part = Grant { ticks: place, ..grant }.after(used * rule.per, rule.den);
+                Grant { ticks: !(ticks - place + part.ticks), ..part }
             }
             Self::LeakyBucket(rule) => {
                 let (per, den) = rule.pace();

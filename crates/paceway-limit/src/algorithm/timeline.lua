@@ -8,17 +8,19 @@
 --   now    µs    of the store's clock
 --   born   µs    when the state came into being
 --   tail   tick  end of the reserved line
---   moved  ticks by which the line was moved back since it came into being
+--   credit the permits that came back, and promises (timeline/credit.lua); nil without any
 --   holes  { start1, end1, start2, end2, ... }  free intervals before the tail, earliest first
 --
 -- A stored state: version (1 byte), kind (1 byte), then 8 bytes each, little-endian: per, den, most, tail in
--- µs, its ticks, born, written, if the kind is a small letter moved, and for each hole its start and end in
--- ticks before the tail. Pace::new keeps every sum below 2^53.
+-- µs, its ticks, born, written, if the kind is a small letter the credit, and for each hole its start and end in
+-- ticks before the tail. The credit is `moved`, and three pairs that end before they begin: promised and so much more as the
+-- gap, mark and so much more as is free, `to` and reach. A gateway of before these pairs takes them for holes that are past.
+-- Pace::new keeps every sum below 2^53.
 
 
 if part == 84 or part == 76 then -- 'T', 'L'
 local kind = part
-local HEAD, HOLE, MOVED = '<BBi8i8i8i8i8i8i8', '<i8i8', 32
+local HEAD, HOLE, MOVED, CREDIT = '<BBi8i8i8i8i8i8i8', '<i8i8', 32, '<i8i8i8i8i8i8i8'
 
 -- `start`, or `from` (µs) when `start` is a µs or more before it.
 local function clip(rule, start, from)
@@ -45,6 +47,7 @@ local function free(open, from, length)
 end
 
 local function take(open, start, cost)
+  if open.credit then return lazy.credit.take(open, start, cost) end
   local rule, holes, tail = open.rule, open.holes, open.tail
   local stop = start + cost * rule.per
   if #holes > 0 or start - tail >= rule.per then
@@ -52,7 +55,6 @@ local function take(open, start, cost)
   else
     open.tail = stop
   end
-  start = start + open.moved
   return open.now + floor(start / rule.den), start % rule.den, open.born, 0
 end
 
@@ -60,15 +62,28 @@ local function used_up(rule, now, _, to)
   return pack(HEAD, VERSION, kind, rule.per, rule.den, rule.most, to, 0, now, now)
 end
 
+-- The credit of a stored state whose tail is at `whole`, and where its holes begin. One that a gateway of before wrote says
+-- only how far the tail was moved back: all of its slots count as promised.
+local function credit_of(raw, whole)
+  local moved, promised, with_gap, mark, with_free, to, reach = unpack_from('<i8', raw, 59), 0, 0, 1, 0, 0, 0
+  if #raw >= 114 then moved, promised, with_gap, mark, with_free, to, reach = unpack_from(CREDIT, raw, 59) end
+  if with_gap < promised or with_free < mark or reach < to then
+    return { free = 0, to = 0, reach = whole + 1, moved = moved, mark = moved, promised = whole + 1, gap = 0 }, 67
+  end
+  return {
+    free = with_free - mark, to = to, reach = reach, moved = moved, mark = mark, promised = promised, gap = with_gap - promised,
+  }, 115
+end
+
 -- nil for a value that this version did not write
 local function read(raw, now, rule)
-  local open = { rule = rule, now = now, born = now, moved = 0, tail = 0, holes = {}, kept = false, horizon = 0 }
+  local open = { rule = rule, now = now, born = now, tail = 0, holes = {}, kept = false, horizon = 0 }
   if not raw then return open end
   if #raw < 58 then return nil end
   local version, its_kind, per, den, most, whole, ticks, born, written = unpack_from(HEAD, raw)
-  local moved, first = 0, 59
+  local credit, first = nil, 59
   if kind == 84 and its_kind == kind + MOVED and #raw >= 66 then
-    its_kind, moved, first = kind, unpack_from('<i8', raw, 59), 67
+    its_kind, credit, first = kind, credit_of(raw, whole)
   end
   if version ~= VERSION or its_kind ~= kind or (#raw + 1 - first) % 16 ~= 0 then return nil end
   if per < den or den < 1 or most < 1 then return nil end
@@ -78,10 +93,13 @@ local function read(raw, now, rule)
   if per ~= rule.per or den ~= rule.den or most ~= rule.most then
     local old = { per = per, den = den, most = most, saved = kind == 84 and most or 1 }
     local new_tail = lazy.conversion(open.holes, raw, first, tail, now - written, old, rule)
-    if new_tail then open.tail, open.born = new_tail, moved > 0 and now or born end
+    if new_tail then
+      open.tail, open.born = new_tail, credit and credit.moved + credit.free > 0 and now or born
+      if rule.saved > 1 then open.credit = lazy.credit.after_change(credit, old, tail, now) end
+    end
     return open
   end
-  open.tail, open.born, open.moved = tail, born, moved
+  open.tail, open.born, open.credit = tail, born, credit
   local holes = open.holes
   for at = first, #raw, 16 do
     local s, e = unpack_from(HOLE, raw, at)
@@ -91,6 +109,7 @@ local function read(raw, now, rule)
       holes[#holes + 1] = e
     end
   end
+  if credit then lazy.credit.tidy(open) end
   return open
 end
 
@@ -98,11 +117,15 @@ end
 local function write(open)
   local ttl = reset_after(open)
   if ttl <= 0 then return nil end
-  local rule, holes, tail, moved = open.rule, open.holes, open.tail, open.moved
-  local its_kind = moved > 0 and kind + MOVED or kind
+  local rule, holes, tail, credit = open.rule, open.holes, open.tail, open.credit
+  if credit and credit.moved + credit.free == 0 and credit.promised <= open.now then credit = nil end
+  local its_kind = credit and kind + MOVED or kind
   local whole = open.now + floor(tail / rule.den)
   local raw = pack(HEAD, VERSION, its_kind, rule.per, rule.den, rule.most, whole, tail % rule.den, open.born, open.now)
-  if moved > 0 then raw = raw .. pack('<i8', moved) end
+  if credit then
+    local promised, mark, to = credit.promised, credit.mark, credit.to
+    raw = raw .. pack(CREDIT, credit.moved, promised, promised + credit.gap, mark, mark + credit.free, to, credit.reach)
+  end
   if #holes == 0 then return raw, ttl end
   local parts = { raw }
   for i = 1, #holes, 2 do parts[#parts + 1] = pack(HOLE, tail - holes[i], tail - holes[i + 1]) end

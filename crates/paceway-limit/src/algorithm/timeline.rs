@@ -9,10 +9,12 @@
 //! counts as starting at that instant: nothing drifts.
 
 mod conversion;
+mod credit;
 mod refund;
 
 use super::{DataLoss, EXACT, Grant, MAX_BUDGET, MAX_HOLES, Micros, ceil_div, gcd};
 use conversion::Conversion;
+use credit::Credit;
 use std::cmp::Reverse;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -35,8 +37,8 @@ pub struct State {
     ticks: i64,
     born: Micros,
     written: Micros,
-    /// How far the line was moved back since it came into being, ticks; see [`Timeline::settle`].
-    moved: i64,
+    /// The permits that requests did not use, and what is promised to those that wait; see [`Timeline::settle`].
+    credit: Option<Box<Credit>>,
     /// The start and the end of each hole in ticks before the tail, earliest first.
     holes: Vec<(i64, i64)>,
 }
@@ -58,7 +60,7 @@ pub struct Timeline {
     pace: Pace,
     pub(super) now: Micros,
     born: Micros,
-    moved: i64,
+    credit: Option<Box<Credit>>,
     pub(super) tail: i64,
     pub(super) holes: Vec<(i64, i64)>,
 }
@@ -130,6 +132,13 @@ impl Pace {
         if start <= from - self.den { from } else { start }
     }
 
+    /// How many ticks after its instant the permits of a waiting request begin at least, in a bucket that is this full when
+    /// idle: if it costs one permit or at most a quarter of the bucket, and no other limiter delays it.
+    pub(super) fn usual_gap(&self) -> i64 {
+        let full = self.full();
+        (full - self.per.max(full / 4) - self.den).max(0)
+    }
+
     /// By how many ticks an interval may begin too early because another pace wrote the line in between: the
     /// rounding of that conversion, and far less than a permit.
     pub(super) fn slack(&self) -> i64 {
@@ -161,7 +170,7 @@ impl State {
     /// end of its horizon.
     pub(super) fn used_up(pace: Pace, loss: DataLoss, now: Micros) -> Self {
         let (whole, ticks, holes) = (loss.until(), 0, Vec::new());
-        Self { pace, whole, ticks, born: now, written: now, moved: 0, holes }
+        Self { pace, whole, ticks, born: now, written: now, credit: None, holes }
     }
 
     /// When the state came into being, µs of the store's clock.
@@ -169,9 +178,9 @@ impl State {
         self.born
     }
 
-    /// Whether the line was moved back, so that a [`Packed`] cannot hold all of it.
-    pub(crate) fn is_moved(&self) -> bool {
-        self.moved > 0
+    /// Whether it counts permits that came back, so that a [`Packed`] cannot hold all of it.
+    pub(crate) fn has_credit(&self) -> bool {
+        self.credit.is_some()
     }
 
     /// Returns the holes alone, for a store that keeps them apart.
@@ -183,16 +192,16 @@ impl State {
 // === impl Packed ===
 
 impl Packed {
-    /// Splits a state that was never moved into the part of fixed size, the pace and the holes.
+    /// Splits a state without credit into the part of fixed size, the pace and the holes.
     pub(crate) fn new(state: State) -> (Self, Pace, Vec<(i64, i64)>) {
-        let State { pace, whole, ticks, born, written, moved: _, holes } = state;
+        let State { pace, whole, ticks, born, written, credit: _, holes } = state;
         (Self { whole, ticks, born, written }, pace, holes)
     }
 
     /// Makes the state again from its three parts.
     pub(crate) fn unpack(self, pace: Pace, holes: Vec<(i64, i64)>) -> State {
         let Self { whole, ticks, born, written } = self;
-        State { pace, whole, ticks, born, written, moved: 0, holes }
+        State { pace, whole, ticks, born, written, credit: None, holes }
     }
 
     /// When the state came into being, µs of the store's clock.
@@ -217,7 +226,7 @@ impl Timeline {
         pace: Pace,
         saved: impl Fn(Pace) -> i64,
     ) -> Self {
-        let fresh = Self { pace, now, born: now, moved: 0, tail: 0, holes: Vec::new() };
+        let fresh = Self { pace, now, born: now, credit: None, tail: 0, holes: Vec::new() };
         let Some(state) = state else { return fresh };
         let (old, far) = (state.pace, state.pace.far());
         let tail_at =
@@ -228,21 +237,27 @@ impl Timeline {
         }
         if old != pace {
             let since = (now - state.written).clamp(0, far.min(pace.far()));
-            let conversion = Conversion::new(old, pace, since, saved);
+            let conversion = Conversion::new(old, pace, since, &saved);
             let new_tail = conversion.tail(tail);
             if new_tail <= -pace.den {
                 return fresh;
             }
             let holes = conversion.holes(&state.holes, tail);
-            let tail = new_tail;
+            let promised = if saved(pace) > 1 { Credit::promised(state, tail, now) } else { 0 };
             // By how much a grant was moved is known in ticks of the old pace alone, so the grants from before
             // are not refunded after such a change.
-            let born = if state.moved > 0 { now } else { state.born };
-            return Self { tail, born, holes, ..fresh };
+            let born = if Credit::has_moved(state.credit.as_deref()) { now } else { state.born };
+            let credit = Credit::after_change(promised, now);
+            return Self { tail: new_tail, born, holes, credit, ..fresh };
         }
         let holes = state.holes.iter().map(|(start, end)| (tail - start, tail - end));
         let holes = holes.filter(|(start, end)| pace.left(*start, *end) >= pace.per).collect();
-        Self { tail, born: state.born, moved: state.moved, holes, ..fresh }
+        let mut line = Self { tail, born: state.born, holes, ..fresh };
+        if state.credit.is_some() {
+            line.credit.clone_from(&state.credit);
+            line.tidy();
+        }
+        line
     }
 
     /// A line that was never moved, from the numbers that a store reports; `None` when no line can have these
@@ -258,7 +273,7 @@ impl Timeline {
         let is_hole =
             |(start, end): &(i64, i64)| *end <= tail && pace.left(*start, *end) >= pace.per;
         let is_one = known && (1 - pace.den..=far).contains(&tail) && holes.iter().all(is_hole);
-        is_one.then_some(Self { pace, now, born, moved: 0, tail, holes })
+        is_one.then_some(Self { pace, now, born, credit: None, tail, holes })
     }
 
     /// The start of the first free interval of `length` ticks from `from` on (µs from now).
@@ -273,8 +288,18 @@ impl Timeline {
         hole.unwrap_or_else(|| self.pace.clip(self.tail, from))
     }
 
-    /// Takes the interval that [`Self::free`] found, and keeps the free rests on both sides as holes.
+    /// Takes the interval that [`Self::free`] found, and keeps the free rests on both sides as holes; or permits that came
+    /// back, as [`Self::from_credit`] found them.
     pub(super) fn take(&mut self, start: i64, cost: i64) -> Grant {
+        if self.credit.is_some() {
+            return self.take_beside_credit(start, cost);
+        }
+        self.take_interval(start, cost);
+        let (whole, ticks) = self.pace.absolute(self.now, start);
+        Grant { whole, ticks, born: self.born, aux: 0 }
+    }
+
+    fn take_interval(&mut self, start: i64, cost: i64) {
         let (per, end) = (self.pace.per, start + cost * self.pace.per);
         if let Some(i) = self.holes.iter().position(|(s, e)| *s <= start && end <= *e) {
             let (hole_start, hole_end) = self.holes.remove(i);
@@ -293,13 +318,6 @@ impl Timeline {
             self.tail = end;
         }
         drop_shortest_above_bound(&mut self.holes, |(start, end)| end - start);
-        let (whole, ticks) = self.pace.absolute(self.now, start + self.moved);
-        Grant { whole, ticks, born: self.born, aux: 0 }
-    }
-
-    /// Whether permits that were not used have moved the line back; see [`Self::settle`].
-    pub(super) fn is_moved(&self) -> bool {
-        self.moved > 0
     }
 
     /// The time until the state equals an absent one, µs; that one also forgets a part of a µs.
@@ -316,8 +334,9 @@ impl Timeline {
         }
         let (whole, ticks) = self.pace.absolute(self.now, self.tail);
         let holes = self.holes.iter().map(|(s, e)| (self.tail - s, self.tail - e)).collect();
-        let (pace, born, written, moved) = (self.pace, self.born, self.now, self.moved);
-        Some((State { pace, whole, ticks, born, written, moved, holes }, reset_after))
+        let (pace, born, written) = (self.pace, self.born, self.now);
+        let credit = self.credit.filter(|credit| credit.is_needed(self.now));
+        Some((State { pace, whole, ticks, born, written, credit, holes }, reset_after))
     }
 }
 
@@ -341,7 +360,7 @@ mod tests {
     fn what_is_past_of_a_hole_is_not_kept() {
         let pace = Pace::new(1, 10, 3, 0).expect("a pace");
         let mut line =
-            Timeline { pace, now: 1000, born: 1, moved: 0, tail: 100, holes: vec![(-25, 40)] };
+            Timeline { pace, now: 1000, born: 1, credit: None, tail: 100, holes: vec![(-25, 40)] };
         let start = line.free(0, 10);
         assert_eq!(start, 0);
         line.take(start, 1);

@@ -8,15 +8,23 @@ local function earliest(open, from, cost)
   local length = cost * rule.per
   local start = free(open, from, length)
   local at = -floor(-(start + length - rule.most * rule.per) / rule.den)
-  return at > from and at or from, start
+  if at <= from then return from, start end
+  -- Permits that came back are granted for now alone.
+  local came_back = from == 0 and open.credit and lazy.credit.from_credit(open, length)
+  if came_back then return 0, came_back end
+  return at, start
 end
 
-local function refund(open, whole, ticks, born, aux, cost)
-  local rule, horizon = open.rule, open.horizon
-  local debt = ceil_div(rule.most * rule.per, rule.den)
-  if horizon < 0 then horizon = -1 - horizon end
-  local ahead = math.min(math.max(horizon - debt, 0), MAX_BUDGET)
-  return lazy.holes.settle(ahead, open, whole, ticks, born, aux, cost)
+-- The last two are those of block.rs.
+local function refund(open, whole, ticks, born, _, cost)
+  local rule = open.rule
+  local has_blocks = rule.per * 1000 <= rule.den * 1000000 and rule.most >= 4
+  return lazy.credit.settle(open, whole, ticks, born, cost, has_blocks and 500000 or 0)
+end
+
+local function promise(open, at, start)
+  local rule = open.rule
+  if start - at * rule.den < rule.most * rule.per then lazy.credit.promise(open, at, start) end
 end
 
 local function promised_after(open, at)
@@ -40,13 +48,14 @@ local function level(open)
     local permits = floor((e - (s > -rule.den and s or 0)) / per)
     remaining = remaining + (permits > last and permits or last)
   end
+  if open.credit then remaining = remaining + floor(open.credit.free / per) end
   local next = earliest(open, 0, 1)
   return remaining, next, reset_after(open)
 end
 
 return {
   kind = 84, lease = false, names = 'aux', born_at = 43, earliest = earliest, take = take, level = level,
-  read = read, write = write, used_up = used_up, refund = refund, promised_after = promised_after,
+  read = read, write = write, used_up = used_up, refund = refund, promise = promise, promised_after = promised_after,
   rule = function(entries, from)
     local per, den, most, next = unpack_from('<ddd', entries, from)
     return { per = per, den = den, most = most, saved = most }, next

@@ -16,7 +16,7 @@
 mod block;
 
 pub use super::timeline::State;
-pub use block::BlockAsk;
+pub use block::{BlockAsk, LONGEST_USE};
 
 use super::{
     DataLoss, Grant, Level, MAX_BUDGET, Micros, ceil_div,
@@ -106,10 +106,11 @@ impl TokenBucket {
         ceil_div(self.pace().full(), self.den)
     }
 
-    /// How far from now an instant that was granted can be, µs, if grants from before a loss of data count for
-    /// `horizon`: [`Algorithm::horizon`](super::Algorithm::horizon) without the time in which a bucket refills.
-    fn ahead(&self, horizon: Micros) -> Micros {
-        (horizon - self.longest_debt()).clamp(0, MAX_BUDGET)
+    /// Whether the permits of a waiting request of this `cost` begin long enough after its instant that the state need not
+    /// remember it; see [`Pace::usual_gap`].
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_usual(&self, cost: i64) -> bool {
+        cost == 1 || cost <= self.burst / 4
     }
 
     /// The state that the bucket assumes after a loss of data: empty until the end of the horizon.
@@ -150,7 +151,19 @@ impl Open {
         let length = cost * rule.per;
         let start = self.line.free(from, length);
         let at = ceil_div(start + length - rule.pace().full(), rule.den);
+        // Permits that came back are granted for now alone.
+        if at > from
+            && from == 0
+            && let Some(start) = self.line.from_credit(length)
+        {
+            return (0, start);
+        }
         (at.max(from), start)
+    }
+
+    /// Notes that the request that took the permits at `start` waits until `at`, µs from now.
+    pub(super) fn promise(&mut self, at: Micros, start: i64) {
+        self.line.promise(at, start);
     }
 
     /// Takes the interval that [`Self::earliest`] found, and returns the grant for a later refund.
@@ -165,8 +178,9 @@ impl Open {
 
     /// The same for a grant that was used in part, and for one on a line where such grants were returned; see
     /// [`Timeline::settle`].
-    pub(super) fn settle(&mut self, grant: Grant, cost: i64, horizon: Micros) -> bool {
-        self.line.settle(grant, cost, self.rule.ahead(horizon))
+    pub(super) fn settle(&mut self, grant: Grant, cost: i64) -> bool {
+        let held = if self.rule.has_blocks() { LONGEST_USE } else { 0 };
+        self.line.settle(grant, cost, held)
     }
 
     /// How many permits were granted for instants after `instant`, with those that were given back.
@@ -179,7 +193,7 @@ impl Open {
         ceil_div(self.line.tail - full, pace.per).max(0)
     }
 
-    /// How full the bucket is: the permits in the holes and those after the tail.
+    /// How full the bucket is: the permits in the holes, those after the tail, and those that came back.
     pub fn level(&self) -> Level {
         let pace = self.rule.pace();
         let permits = |start: i64, end: i64| {
@@ -191,7 +205,7 @@ impl Open {
         };
         let holes: i64 = self.line.holes.iter().map(|(start, end)| permits(*start, *end)).sum();
         Level {
-            remaining: holes + permits(self.line.tail, pace.full()),
+            remaining: holes + permits(self.line.tail, pace.full()) + self.line.credit() / pace.per,
             next: self.earliest(0, 1).0,
             reset_after: self.line.reset_after(),
             paused: 0,

@@ -1,9 +1,12 @@
 //! Questions to the store: the first one of a call, and those of a call that was late or waited in a queue.
 
 use super::{Reservation, Waiter, duration, micros};
-use crate::store::{
-    Answer, Check, Checks, Covering, Decision, Doubt, PauseVersion, Source, Store, StoreError,
-    calls::Callable,
+use crate::{
+    algorithm::reserve::Part,
+    store::{
+        Answer, Check, Checks, Covering, Decision, Doubt, PauseVersion, Source, Store, StoreError,
+        calls::Callable,
+    },
 };
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -36,6 +39,22 @@ pub async fn ask(
     let needs = |check: &Check| check.is_lease() || check.turn.is_some();
     let ticket = checks.iter().any(needs).then(|| store.calls().ticket());
     ask_as(store, checks, budget, ticket).await
+}
+
+/// Asks for permits at an earlier instant in place of `parts`, within the budget.
+///
+/// # Errors
+///
+/// As [`Store::move_up`].
+pub(super) async fn ask_instead(
+    store: &Arc<dyn Store>,
+    checks: &Checks,
+    parts: &[Part],
+    budget: Duration,
+) -> Result<Admission, StoreError> {
+    let known = store.pauses().version();
+    let decision = store.move_up(checks, parts, micros(budget)).get().await?;
+    Ok(admission(store, checks, budget, (decision, known), None))
 }
 
 async fn ask_as(

@@ -1,16 +1,19 @@
-//! A reservation that moves to an earlier slot, because the call that had it has left. Law: it is never worse than before.
-//! The call asks for the earlier permits while it has its own, and refunds these only after the store has granted others.
+//! A reservation that moves to an earlier slot, because a call has left or used fewer permits than it had reserved. Law: it is
+//! never worse than before. The store exchanges its permits in one step, or it keeps them.
 
-use super::{Admission, Reservation, ask::ask};
+use super::{
+    Admission, Reservation,
+    ask::{ask, ask_instead},
+};
 use crate::{
     algorithm::{
         fair::Place,
         reserve::{Part, Parts},
     },
-    store::{Check, Checks, LEAST_GAIN, Opening, Source},
+    store::{Check, Checks, LEAST_GAIN, Opening, Source, Store},
 };
 use smallvec::SmallVec;
-use std::{future::pending, time::Duration};
+use std::{future::pending, sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout_at};
 
 /// A call asks this long before an opening, and the time in addition that it takes to make its callee ready. An answer of
@@ -19,6 +22,21 @@ const ASK_AHEAD: Duration = Duration::from_millis(100);
 /// If the next opening is nearer than [`ASK_AHEAD`], as many calls ask for it as for one: at 1000/s one answer after the
 /// other would be too slow.
 const AT_ONCE: usize = 2;
+
+/// The outcome for a call that has asked for an earlier slot.
+pub(super) enum Moved {
+    /// It has an earlier one.
+    Up(Reservation),
+    /// It keeps its own.
+    Stays(Reservation),
+    /// The store gave no answer, so that the call has to ask for everything again.
+    Unknown(Arc<dyn Store>, Checks),
+}
+
+/// The places of the checks that count permits of a rate.
+fn rates(checks: &Checks) -> SmallVec<[usize; 2]> {
+    (0..checks.len()).filter(|i| !checks[*i].is_lease()).collect()
+}
 
 impl Reservation {
     /// Resolves shortly before a slot that has become free and comes earlier than this one. Never from `lead` before the
@@ -38,51 +56,100 @@ impl Reservation {
         pending().await
     }
 
-    /// Asks the store for permits at an earlier instant, and takes them instead of its own if it grants any; returns
-    /// whether it did. `renewed` are the checks with the rules that hold by now, if these have changed. Concurrency permits
-    /// are not concerned.
-    pub async fn move_up(
-        &mut self,
+    /// Asks the store for permits at an earlier instant in place of its own. `renewed` are the checks with the rules that hold
+    /// by now, if these have changed. Concurrency permits are not concerned.
+    pub(super) async fn move_up(
+        self,
         opening: Opening,
         renewed: Option<Checks>,
         lead: Duration,
-    ) -> bool {
+    ) -> Moved {
         let checks = renewed.unwrap_or_else(|| self.checks.clone());
-        let indices: SmallVec<[usize; 2]> =
-            (0..checks.len()).filter(|i| !checks[*i].is_lease()).collect();
-        let rates: Checks = indices.iter().map(|i| checks[*i].clone()).collect();
-        let (store, was) = (self.store.clone(), self.at);
-        if store.decides_alone(&checks) != (self.source == Source::Local) {
+        let rules = |checks: &Checks| checks.iter().map(|check| check.algorithm).collect();
+        let (own, new): (Vec<_>, Vec<_>) = (rules(&self.checks), rules(&checks));
+        let (store, is_local) = (self.store.clone(), self.source == Source::Local);
+        if store.decides_alone(&checks) != is_local {
             // Another store would decide than the one that has the permits.
-            return false;
+            return Moved::Stays(self);
         }
+        if is_local || own != new {
+            return self.take_beside_own(opening, checks, lead).await;
+        }
+        // A caller that leaves meanwhile gives back the permits that it has after the answer.
+        let asked = tokio::spawn(self.exchange(opening));
+        asked.await.unwrap_or(Moved::Unknown(store, checks))
+    }
+
+    /// Takes permits at an earlier instant in place of its own, in one step of the store: a window may have no room for both.
+    async fn exchange(mut self, opening: Opening) -> Moved {
+        let indices = rates(&self.checks);
+        let checks: Checks = indices.iter().map(|i| self.checks[*i].clone()).collect();
+        let parts: Parts = indices.iter().map(|i| self.parts[*i]).collect();
+        let answer = {
+            let _turn = self.store.pauses().turn().await;
+            let budget = (self.at - LEAST_GAIN).saturating_duration_since(Instant::now());
+            ask_instead(&self.store, &checks, &parts, budget).await
+        };
+        match answer {
+            Ok(Admission::Granted(earlier)) => {
+                let all = self.checks.clone();
+                let old = self.take_over(earlier, all, &indices);
+                self.pass_on(&old);
+                Moved::Up(self)
+            }
+            Err(error) if !error.is_unasked() => {
+                // It has the one permits or the others: both count as spent.
+                indices.iter().for_each(|i| self.parts[*i] = Part::NOTHING);
+                Moved::Unknown(self.store.clone(), self.checks.clone())
+            }
+            _ => self.stays(opening),
+        }
+    }
+
+    /// Takes permits at an earlier instant while it has its own, and refunds these afterwards: the permits of a share, and those
+    /// of a rule that has changed since.
+    async fn take_beside_own(mut self, opening: Opening, checks: Checks, lead: Duration) -> Moved {
+        let (indices, store, was) = (rates(&checks), self.store.clone(), self.at);
         let asked = async {
             let _turn = store.pauses().turn().await;
             let budget = (was - LEAST_GAIN).saturating_duration_since(Instant::now());
-            ask(&store, &rates, budget).await
+            let checks: Checks = indices.iter().map(|i| checks[*i].clone()).collect();
+            ask(&store, &checks, budget).await
         };
         match timeout_at(was - lead, asked).await {
             Ok(Ok(Admission::Granted(earlier))) if self.is_after(&earlier) => {
-                let next = Instant::now() + super::duration(earlier.level.next);
-                let count = if next <= Instant::now() + ASK_AHEAD { AT_ONCE } else { 1 };
-                let key = earlier.bound().key.clone();
-                self.take_over(earlier, checks, &indices);
-                store.pauses().openings().offer(&key, Opening::new(next), next, count);
-                true
+                let before = self.checks.clone();
+                let old = self.take_over(earlier, checks, &indices);
+                self.store.refund(self.source, &before, &old);
+                self.pass_on(&old);
+                Moved::Up(self)
             }
-            Ok(Ok(Admission::Refused(_))) => {
-                if let Some(opening) = opening.refused() {
-                    // Another call may cost less, or have fewer limiters.
-                    store.pauses().openings().offer(&self.bound().key, opening, was, 1);
-                }
-                false
-            }
+            Ok(Ok(Admission::Refused(_))) => self.stays(opening),
             Ok(Ok(Admission::Granted(other))) => {
                 other.refund_unseen();
-                false
+                Moved::Stays(self)
             }
-            _ => false,
+            _ => Moved::Stays(self),
         }
+    }
+
+    /// Offers the opening to another call, which may cost less or have fewer limiters.
+    fn stays(self, opening: Opening) -> Moved {
+        if let Some(opening) = opening.refused() {
+            let openings = self.store.pauses().openings();
+            openings.offer(&self.bound().key, opening, self.at, 1);
+        }
+        Moved::Stays(self)
+    }
+
+    /// Offers the slot that it has left, `old`, and the next one that is free.
+    fn pass_on(&self, old: &[Part]) {
+        self.offer(old);
+        let now = Instant::now();
+        // The permits of others who wait may be all that leaves no room now.
+        let next = if self.wait.is_zero() { now } else { now + super::duration(self.level.next) };
+        let count = if next <= Instant::now() + ASK_AHEAD { AT_ONCE } else { 1 };
+        self.store.pauses().openings().offer(&self.bound().key, Opening::new(next), next, count);
     }
 
     /// Refunds the permits without an offer to other calls: these could only do the same.
@@ -96,20 +163,19 @@ impl Reservation {
         earlier.source == self.source && earlier.at < self.at
     }
 
-    /// Refunds the permits of rates, and takes those of `earlier` in their place: its checks are those of `checks` at
-    /// `indices`.
-    fn take_over(&mut self, mut earlier: Self, checks: Checks, indices: &[usize]) {
+    /// Takes the permits of `earlier` in place of those of rates, which it returns: the checks of `earlier` are those of `checks`
+    /// at `indices`.
+    fn take_over(&mut self, mut earlier: Self, checks: Checks, indices: &[usize]) -> Parts {
         let mut old: Parts = self.parts.iter().map(|_| Part::NOTHING).collect();
         for (new, i) in earlier.parts.iter().zip(indices) {
             old[*i] = std::mem::replace(&mut self.parts[*i], *new);
         }
-        self.store.refund(self.source, &self.checks, &old);
-        self.offer(&old);
+        self.checks = checks;
         (self.at, self.wait, self.level) = (earlier.at, earlier.wait, earlier.level);
         (self.bound_by, self.known) = (indices[earlier.bound_by], earlier.known);
-        self.checks = checks;
         // Its permits are not refunded: they are those of this reservation now.
         earlier.spend();
+        old
     }
 
     /// Offers the slot of refunded `parts` to the calls that wait for later ones.

@@ -9,6 +9,7 @@
 use super::{
     Reservation, Waiter,
     ask::{Admission, ask},
+    move_up::Moved,
 };
 use crate::store::{Checks, Covering, Decision, Opening, Store, StoreError};
 use std::{
@@ -220,11 +221,22 @@ async fn wait<C: Caller, M: Callee<Error = C::Error>>(
                 };
                 match woken {
                     Woken::NearOpening(opening) => {
-                        if reservation.move_up(opening, caller.renewed(), lead).await {
-                            caller.moved(&reservation);
+                        let moving = reservation.move_up(opening, caller.renewed(), lead);
+                        match Box::pin(moving).await {
+                            Moved::Up(earlier) => {
+                                caller.moved(&earlier);
+                                admission = Admission::Granted(earlier);
+                                continue;
+                            }
+                            Moved::Stays(reservation) => {
+                                admission = Admission::Granted(reservation);
+                                continue;
+                            }
+                            Moved::Unknown(store, checks) => {
+                                let checks = caller.renewed().unwrap_or(checks);
+                                ask(&store, &checks, caller.left()).await
+                            }
                         }
-                        admission = Admission::Granted(reservation);
-                        continue;
                     }
                     Woken::Turn => {
                         let was = reservation.at;

@@ -1,4 +1,5 @@
 mod move_up;
+mod settled;
 mod turns;
 mod pauses;
 mod concurrency;

@@ -1,8 +1,9 @@
-//! The steps that a store executes in one call, and its reply to each. Every backend executes the same eleven steps.
+//! The steps that a store executes in one call, and its reply to each. Every backend executes the same steps.
 
 use super::{Check, Checks, Decision, StoreError, TenantLevel};
 use crate::algorithm::{
-    Grant, Level, Micros, concurrency::Ticket, fair::Place, gate::MAX_PAUSE, token_bucket::BlockAsk,
+    Grant, Level, Micros, concurrency::Ticket, fair::Place, gate::MAX_PAUSE, reserve::Parts,
+    token_bucket::BlockAsk,
 };
 use std::time::Duration;
 
@@ -27,6 +28,16 @@ pub enum Entry {
         budget: Micros,
         /// The block.
         ask: BlockAsk,
+    },
+    /// Gives a request that waits permits for an earlier instant in place of its own. If the limiters grant none within the
+    /// budget beside all other requests, it keeps its own, and nothing changes.
+    MoveUp {
+        /// The limiters of the request that count permits of a rate.
+        checks: Checks,
+        /// How long the request may wait in its new slot, in µs.
+        budget: Micros,
+        /// The permits that it has.
+        parts: Parts,
     },
     /// Returns one grant that was not used.
     Refund {
@@ -67,6 +78,12 @@ pub enum Entry {
         /// The permits that may be left, at least 0.
         remaining: i64,
     },
+    /// Charges permits that were used already: as many as a window has room for at the first instant with any, and the rest
+    /// later, so that no window stays open while permits are owed.
+    Charge {
+        /// The limiter, with the number of permits as the cost.
+        check: Check,
+    },
     /// Decides whether a request that waits for its turn is sent in its slot or yields it, when the slot comes. Long before
     /// the slot it only says that the request still waits.
     Confirm {
@@ -101,7 +118,8 @@ pub struct Pause {
 /// The store's reply to one [`Entry`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// The decision of an [`Entry::Reserve`], and that of an [`Entry::Block`] that took none.
+    /// The decision of an [`Entry::Reserve`], that of an [`Entry::Block`] that took none, and that of an [`Entry::MoveUp`],
+    /// which is not admitted if the request keeps its own permits.
     Decision(Decision),
     /// The decision of an [`Entry::Block`] that took a block: its first grant, for the request itself.
     Block {
@@ -116,6 +134,8 @@ pub enum Reply {
     HandedOver,
     /// The level that an [`Entry::Look`], [`Entry::Pause`] or [`Entry::Lower`] read.
     Level(Level),
+    /// How many permits of an [`Entry::Charge`] the state does not take yet, because that is more than an hour ahead.
+    Owed(i64),
     /// The tenants that an [`Entry::Tenants`] read.
     Tenants(Vec<TenantLevel>),
     /// This step failed alone; the others of its call did not.
@@ -126,11 +146,12 @@ pub enum Reply {
 
 impl Entry {
     /// The limiters that the step concerns: all of the request for [`Self::Reserve`], [`Self::Block`],
-    /// [`Self::Confirm`] and [`Self::Leave`], otherwise one.
+    /// [`Self::MoveUp`], [`Self::Confirm`] and [`Self::Leave`], otherwise one.
     pub fn checks(&self) -> &[Check] {
         match self {
             Self::Reserve { checks, .. }
             | Self::Block { checks, .. }
+            | Self::MoveUp { checks, .. }
             | Self::Confirm { checks, .. }
             | Self::Leave { checks, .. } => checks,
             Self::Refund { check, .. }
@@ -139,6 +160,7 @@ impl Entry {
             | Self::Look { check }
             | Self::Pause { check, .. }
             | Self::Lower { check, .. }
+            | Self::Charge { check }
             | Self::Tenants { check } => std::slice::from_ref(check),
         }
     }
@@ -172,6 +194,7 @@ impl Reply {
             | Self::Done(_)
             | Self::HandedOver
             | Self::Level(_)
+            | Self::Owed(_)
             | Self::Tenants(_) => None,
         }
     }

@@ -138,6 +138,13 @@ impl Store for Failover {
         }
     }
 
+    fn move_up(&self, checks: &Checks, parts: &[Part], budget: Micros) -> Answer<Decision> {
+        match self.is_away() {
+            true => Answer::Ready(Err(StoreError::NotConnected)),
+            false => self.store.move_up(checks, parts, budget),
+        }
+    }
+
     fn refund(&self, source: Source, checks: &Checks, parts: &[Part]) {
         let Process { local, health, .. } = &*self.process;
         match source {

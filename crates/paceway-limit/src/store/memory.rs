@@ -157,6 +157,9 @@ impl MemoryStore {
                 Entry::Block { checks, budget, ask } => {
                     self.decide_with_block_at(now, checks, *budget, *ask)
                 }
+                Entry::MoveUp { checks, budget, parts } => {
+                    Reply::Decision(self.move_up_at(now, checks, *budget, parts))
+                }
                 Entry::Refund { check, grant } => self.refund_at(now, check, *grant),
                 Entry::Renew { check, grant } => Reply::Done(self.renew_at(now, check, *grant)),
                 Entry::Forget { check } => Reply::Done(self.forget_at(now, check)),
@@ -165,6 +168,7 @@ impl MemoryStore {
                 Entry::Lower { check, remaining } => {
                     Reply::Level(self.lower_at(now, check, *remaining))
                 }
+                Entry::Charge { check } => Reply::Owed(self.charge_at(now, check)),
                 Entry::Confirm { checks, place } => {
                     Reply::Decision(self.confirm_at(now, checks, *place))
                 }
@@ -346,8 +350,8 @@ impl MemoryStore {
 
 impl OpenedState {
     /// Returns the permits of a grant to the state and to its gate; false if the state has nothing of this grant.
-    fn refund(&mut self, grant: Grant, cost: i64, horizon: Micros) -> bool {
-        let given = self.open.settle(grant, cost, horizon);
+    fn refund(&mut self, grant: Grant, cost: i64) -> bool {
+        let given = self.open.settle(grant, cost);
         if let Some(gate) = &mut self.gate {
             gate.refund(&self.open, grant, cost);
         }

@@ -8,7 +8,7 @@
 use ahash::RandomState;
 use parking_lot::Mutex;
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -26,13 +26,33 @@ pub(crate) const LEAST_GAIN: Duration = Duration::from_millis(5);
 /// How many calls find an opening unusable before it is left to newcomers. An opening of one permit is of no use to calls
 /// that cost 5, and one of these limiters may not help calls that another limiter holds up.
 const MOST_REFUSALS: u8 = 4;
+/// How long an opening without a call is kept. A call whose slot the store has promised already may enter only now, because
+/// the answer was under way.
+const UNCLAIMED_FOR: Duration = Duration::from_secs(1);
+/// How many of them are kept. A further one takes the place of the oldest.
+const MOST_UNCLAIMED: usize = 64;
 
 /// The openings of all states in this process, with the calls that may use them. All of its workers share them.
 #[derive(Debug, Default)]
 pub struct Openings {
-    /// As many calls as wait in this process, which the `max_waiting` of the routes bounds.
-    calls: Mutex<HashMap<Arc<str>, CallsBySlot, RandomState>>,
+    table: Mutex<OpeningTable>,
     next: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct OpeningTable {
+    /// As many calls as wait in this process, which the `max_waiting` of the routes bounds.
+    calls: HashMap<Arc<str>, CallsBySlot, RandomState>,
+    /// The openings that no call has been offered, the oldest first.
+    unclaimed: VecDeque<Unclaimed>,
+}
+
+/// An opening that no call has been offered.
+#[derive(Debug)]
+struct Unclaimed {
+    key: Box<str>,
+    opening: Opening,
+    until: Instant,
 }
 
 /// A slot that has become free.
@@ -86,7 +106,12 @@ impl Openings {
         let at = (at, self.next.fetch_add(1, Relaxed));
         let notify = Arc::new(Notify::new());
         let call = MovableCall { opening: None, notify: notify.clone() };
-        self.calls.lock().entry(key.clone()).or_default().insert(at, call);
+        let mut table = self.table.lock();
+        table.calls.entry(key.clone()).or_default().insert(at, call);
+        if let Some(opening) = table.claim(key) {
+            table.offer(key, opening, opening.at, 1);
+        }
+        drop(table);
         MovablePlace { openings: self, key: key.clone(), at, notify }
     }
 
@@ -99,15 +124,44 @@ impl Openings {
     /// Offers an opening to the first `count` calls whose slots come after both the opening and `after`. A call that will
     /// ask for an earlier opening is one of these: the answer to it says when the next slot is free.
     pub(crate) fn offer(&self, key: &str, opening: Opening, after: Instant, count: usize) {
-        let mut calls = self.calls.lock();
-        let Some(calls) = calls.get_mut(key) else { return };
+        self.table.lock().offer(key, opening, after, count);
+    }
+}
+
+// === impl OpeningTable ===
+
+impl OpeningTable {
+    fn offer(&mut self, key: &str, opening: Opening, after: Instant, count: usize) {
         let first = after.max(opening.at + LEAST_GAIN);
-        for (_, call) in calls.range_mut((first, 0)..).take(count) {
-            if call.opening.is_none_or(|known| opening.at < known.at) {
-                call.opening = Some(opening);
-                call.notify.notify_one();
+        let mut is_claimed = false;
+        if let Some(calls) = self.calls.get_mut(key) {
+            for (_, call) in calls.range_mut((first, 0)..).take(count) {
+                is_claimed = true;
+                if call.opening.is_none_or(|known| opening.at < known.at) {
+                    call.opening = Some(opening);
+                    call.notify.notify_one();
+                }
             }
         }
+        if !is_claimed && opening.refusals == 0 {
+            let earlier = self.claim(key).filter(|earlier| earlier.at < opening.at);
+            if self.unclaimed.len() >= MOST_UNCLAIMED {
+                self.unclaimed.pop_front();
+            }
+            let (opening, until) = (earlier.unwrap_or(opening), Instant::now() + UNCLAIMED_FOR);
+            self.unclaimed.push_back(Unclaimed { key: key.into(), opening, until });
+        }
+    }
+
+    /// Takes the opening of a state that no call has been offered.
+    fn claim(&mut self, key: &str) -> Option<Opening> {
+        if self.unclaimed.is_empty() {
+            return None;
+        }
+        let now = Instant::now();
+        self.unclaimed.retain(|unclaimed| unclaimed.until > now);
+        let i = self.unclaimed.iter().position(|unclaimed| *unclaimed.key == *key)?;
+        self.unclaimed.remove(i).map(|unclaimed| unclaimed.opening)
     }
 }
 
@@ -133,11 +187,11 @@ impl MovablePlace<'_> {
     }
 
     fn opening(&self) -> Option<Opening> {
-        self.openings.calls.lock().get(&self.key)?.get(&self.at)?.opening
+        self.openings.table.lock().calls.get(&self.key)?.get(&self.at)?.opening
     }
 
     fn take(&self) -> Option<Opening> {
-        self.openings.calls.lock().get_mut(&self.key)?.get_mut(&self.at)?.opening.take()
+        self.openings.table.lock().calls.get_mut(&self.key)?.get_mut(&self.at)?.opening.take()
     }
 }
 
@@ -145,11 +199,11 @@ impl MovablePlace<'_> {
 impl Drop for MovablePlace<'_> {
     fn drop(&mut self) {
         let opening = {
-            let mut all = self.openings.calls.lock();
-            let Some(calls) = all.get_mut(&self.key) else { return };
+            let mut table = self.openings.table.lock();
+            let Some(calls) = table.calls.get_mut(&self.key) else { return };
             let opening = calls.remove(&self.at).and_then(|call| call.opening);
             if calls.is_empty() {
-                all.remove(&self.key);
+                table.calls.remove(&self.key);
             }
             opening
         };
@@ -194,7 +248,20 @@ mod tests {
         assert_eq!(offered(&places, start), [None, Some(210)], "who leaves offers it to the next");
         open(&openings, start, 496);
         drop(places);
-        assert!(openings.calls.lock().is_empty());
+        assert!(openings.table.lock().calls.is_empty());
+    }
+
+    /// The message about an opening can come before the answer by which a call of this process waits.
+    #[tokio::test(start_paused = true)]
+    async fn an_opening_waits_for_a_call_that_is_about_to_enter() {
+        let (openings, start) = (Openings::default(), Instant::now());
+        open(&openings, start, 10);
+        let places = enter(&openings, start, &[5_000, 6_000]);
+        assert_eq!(offered(&places, start), [Some(10), None], "once");
+        let places = places.into_iter().rev().collect::<Vec<_>>();
+        drop(places);
+        tokio::time::sleep(UNCLAIMED_FOR).await;
+        assert_eq!(offered(&enter(&openings, start, &[9_000]), start), [None], "not for long");
     }
 
     #[tokio::test(start_paused = true)]

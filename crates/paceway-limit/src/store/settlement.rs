@@ -2,7 +2,7 @@
 //! sends nothing.
 
 use super::{Check, Entry};
-use crate::algorithm::{MAX_BUDGET, reserve::Part};
+use crate::algorithm::{fair::Place, reserve::Part};
 
 /// A debt above 256 times the capacity of its limiter is cut: a request that took 300 times the capacity delays the others by
 /// 256 times of it.
@@ -15,6 +15,13 @@ pub(super) fn unused(check: &Check, part: Part, used: i64) -> Option<Entry> {
     }
     let (grant, cost) = check.algorithm.unused_part(part.grant, check.cost, used)?;
     Some(Entry::Refund { check: Check { cost, ..check.clone() }, grant })
+}
+
+/// Returns the entry after that refund which gives the free permits to requests that take turns at this limiter: no request
+/// leaves their queue. `None` if none take turns.
+pub(super) fn gives_room(check: &Check) -> Option<Entry> {
+    let checks = [check.clone()].into();
+    (check.turn.is_some() && check.enforce).then_some(Entry::Leave { checks, place: Place::NONE })
 }
 
 /// Returns how many permits a request owes that was granted `part` and used `used`. A limiter that counts calls is not
@@ -36,7 +43,6 @@ pub(super) fn charges(check: &Check, permits: i64) -> impl Iterator<Item = Entry
     std::iter::from_fn(move || {
         let cost = left.min(most);
         left -= cost;
-        let check = (cost > 0).then(|| Check { cost, ..check.clone() })?;
-        Some(Entry::Reserve { checks: [check].into(), budget: MAX_BUDGET, ticket: None })
+        (cost > 0).then(|| Entry::Charge { check: Check { cost, ..check.clone() } })
     })
 }

@@ -55,6 +55,7 @@ local function book(q, state, refused, budget, retry_after)
     local wait, start = algorithm.earliest(open, math.max(least, back + margin), cost)
     if wait <= back + budget then
       local grant = struct.pack(GRANT, algorithm.take(open, start, cost))
+      if algorithm.promise then algorithm.promise(open, wait, start) end
       state.dirty = true
       local list = all(q)
       list[#list + 1] = {

@@ -13,6 +13,9 @@ pub struct Place(pub u64);
 // === impl Place ===
 
 impl Place {
+    /// The place of no request: their numbers are those of instants.
+    pub const NONE: Self = Self(0);
+
     /// The grant that names the place.
     pub fn grant(self) -> Grant {
         Grant { whole: self.0.cast_signed(), ticks: 0, born: PLACE, aux: 0 }

@@ -64,6 +64,7 @@ repeat
     local wait, place, grant
     if letter == 81 then -- 'Q'
       -- It joins the queue.
+      if cost > 1 and cost * 4 > most then break end
       if m[LEN] >= MAX_WAITING or weight < 1 or weight > MAX_WEIGHT then break end
       local c = 5 * class
       local its_weight, start, waiting, granted, head, head_cost, last = weight, m[VIRTUAL + c], 0, 0, 0, 0, 0

@@ -17,7 +17,7 @@ mod gone;
 
 pub use bookings::{Booking, Refused};
 
-use super::{Claim, Priority, Turns};
+use super::{Claim, Place, Priority, Turns};
 use crate::algorithm::{Grant, Micros};
 use bookings::Bookings;
 use gone::is_gone;
@@ -280,8 +280,13 @@ impl Queue {
         self.forget(number).map_or(Confirmed::Gone, Confirmed::Sent)
     }
 
-    /// Removes a request that waits no longer. The last request that is alike takes its slot.
+    /// Removes a request that waits no longer. The last request that is alike takes its slot. For
+    /// [`Place::NONE`] only the free permits are looked for.
     pub fn leave(&mut self, now: Micros, number: u64, effects: &mut Effects) -> bool {
+        if number == Place::NONE.0 {
+            self.has_room = true;
+            return false;
+        }
         self.turns.remove(number);
         let Some(left) = self.waiting.get(&number).cloned() else { return false };
         self.forget(number);

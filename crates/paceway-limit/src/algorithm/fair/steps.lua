@@ -174,6 +174,8 @@ local function leave(k, at, number, wants)
   if not q then return end
   local it = stored.request(q, id)
   if it then lazy.slots.leave(q, id, it, refund_to(wants, q)) end
+  -- If no request leaves, permits have come back to the limiter.
+  if number == 0 and q.len > 0 then q.room = 1 end
   push(it and 1 or 0)
   settle(q, wants[at])
 end

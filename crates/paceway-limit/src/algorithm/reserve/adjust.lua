@@ -28,6 +28,29 @@ local function lower(state, most)
   end
 end
 
+-- The most instants at which one charge fills windows.
+local CHARGES = 16
+
+-- Charges permits that were used already, and returns how many of them the state does not take yet.
+local function charge(state, permits)
+  local algorithm, open, left = state.algorithm, state.open, permits
+  local is_window = algorithm.kind == 83 or algorithm.kind == 70 -- 'S', 'F'
+  for i = 0, CHARGES do
+    local cost = left
+    if left == 0 then break end
+    local first = algorithm.earliest(open, 0, is_window and i < CHARGES and 1 or cost)
+    if first > MAX_BUDGET then break end
+    local at, start = algorithm.earliest(open, 0, cost)
+    while at > first do
+      cost = floor((cost + 1) / 2)
+      at, start = algorithm.earliest(open, 0, cost)
+    end
+    algorithm.take(open, start, cost)
+    left, state.dirty = left - cost, true
+  end
+  return left
+end
+
 -- Refunds the permits of a grant.
 local function give_back(state, cost, whole, ticks, born, aux)
   local algorithm, open = state.algorithm, state.open
@@ -37,14 +60,44 @@ local function give_back(state, cost, whole, ticks, born, aux)
   return given
 end
 
--- Whether slots later than the next one, which comes in `next` µs, are taken, where a line of time has holes before its tail.
--- After a line was moved back, grants keep their instants and the tail may come before these.
+-- Gives a request other permits in place of `parts`, within the budget. A gate counts permits, and knows no free ones before
+-- others.
+local function move_up(wants, budget, parts)
+  local given, taken = true, nil
+  for w = 1, #wants do
+    local state = wants[w].state
+    save(state)
+    undo(state)
+    given = given and not state.open.gate
+  end
+  for w = 1, #wants do
+    local state, part = wants[w].state, parts[w]
+    if given and part[1] >= 0 then
+      given = state.algorithm.refund(state.open, part[2], part[3], part[4], part[5], wants[w].cost)
+    end
+  end
+  local at, retry_after, bound
+  if given then at, retry_after, bound, taken = decide(wants, budget, nil) end
+  for w = 1, #wants do
+    local state = wants[w].state
+    if taken then
+      state.dirty, state.opened = true, true
+    else
+      undo(state)
+    end
+  end
+  if taken then return push_decided(wants, at, retry_after, bound, taken) end
+  push_decision(0, 0, 1, 1, level_of(wants[1].state, true))
+end
+
+-- Whether slots later than the next one, which comes in `next` µs, are taken, where permits are free before the tail of a line
+-- of time.
 local function is_taken_after(algorithm, open, next)
-  local holes = open.holes
-  if #holes == 0 then return next > 0 and (open.moved or 0) > 0 end
-  open.holes = {}
+  local holes, credit = open.holes, open.credit
+  if #holes == 0 and not credit then return false end
+  open.holes, open.credit = {}, nil
   local last = algorithm.earliest(open, 0, 1)
-  open.holes = holes
+  open.holes, open.credit = holes, credit
   return last > next
 end
 
@@ -64,8 +117,10 @@ local function publish(state)
     is_taken = is_taken_after(algorithm, open, next)
   end
   if is_taken then
+    -- The permits of a waiting request itself may be what leaves no room for it earlier in a window.
+    if algorithm.kind == 83 then next = 0 end
     redis.pcall('PUBLISH', 'paceway:call:pauses', string.format('%s %.0f free', state.key, next))
   end
 end
-return { lower = lower, give_back = give_back, publish = publish }
+return { lower = lower, charge = charge, give_back = give_back, move_up = move_up, publish = publish }
 end

@@ -8,8 +8,9 @@ use proptest::prelude::*;
 
 const T0: Micros = 1_700_000_000_000_000;
 const SECOND: Micros = 1_000_000;
-/// The longest wait of the requests here.
-const WAIT: Micros = 1_500;
+/// The longest waits of the requests here: those of two configurations.
+const WAITS: [Micros; 2] = [1_500, 15_000];
+const WAIT: Micros = WAITS[0];
 
 /// The law that a rule promises to its user.
 #[derive(Debug, Clone, Copy)]
@@ -70,21 +71,44 @@ impl Limiter {
         changed
     }
 
-    /// The instant and the grant; `None` when `at` is beyond the wait of the requests.
+    /// The instant and the grant; `None` when `at` is beyond the shorter wait of the requests.
     fn ask(&mut self, now: Micros, cost: i64, from: Micros) -> Option<(Micros, Grant)> {
+        self.ask_within(WAIT, now, cost, from)
+    }
+
+    fn ask_within(
+        &mut self,
+        wait: Micros,
+        now: Micros,
+        cost: i64,
+        from: Micros,
+    ) -> Option<(Micros, Grant)> {
         let mut open = self.rule.open(self.state.clone().as_mut(), now);
         let (at, start) = open.earliest(from, cost);
-        if at > WAIT || at - from > open.longest_wait() {
+        if at > wait || at - from > open.longest_wait() {
             return None;
         }
         let grant = open.take(start, cost);
+        if at > 0 {
+            open.promise(at, start);
+        }
         self.state = open.close().map(|(state, _)| state);
         Some((now + at, grant))
     }
 
+    /// Asks for an earlier instant in place of a grant, which stays if there is none.
+    fn move_up(&mut self, now: Micros, (at, grant): (Micros, Grant), cost: i64) -> (Micros, Grant) {
+        let before = self.state.clone();
+        let is_given = self.give_back(now, grant, cost);
+        let earlier = is_given.then(|| self.ask_within(at - now - 1, now, cost, 0)).flatten();
+        earlier.unwrap_or_else(|| {
+            self.state = before;
+            (at, grant)
+        })
+    }
+
     fn give_back(&mut self, now: Micros, grant: Grant, cost: i64) -> bool {
-        let horizon = self.rule.horizon(WAIT, cost);
-        self.with(now, |open| open.settle(grant, cost, horizon))
+        self.with(now, |open| open.settle(grant, cost))
     }
 
     fn settle(&mut self, now: Micros, grant: Grant, cost: i64, used: i64) -> bool {
@@ -105,21 +129,24 @@ struct Step {
 
 #[derive(Debug, Clone)]
 enum What {
-    /// A request of this cost, which another limiter delays by so much.
-    Ask(i64, Micros),
+    /// A request of this cost, which another limiter delays by so much, in one of two configurations.
+    Ask(i64, Micros, usize),
     /// A request that was sent (the first of those of which this is known, or a later one) used so many hundredths.
     Settle(usize, i64),
     /// A request that waits leaves.
     Leave(usize),
+    /// A request that waits asks for an earlier instant.
+    MoveUp(usize),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let after = prop_oneof![3 => Just(0), 3 => 0..60i64, 1 => 0..3_000i64];
     let from = prop_oneof![4 => Just(0), 1 => 0..WAIT];
     let what = prop_oneof![
-        4 => (1..9i64, from).prop_map(|(cost, from)| What::Ask(cost, from)),
+        4 => (1..9i64, from, 0..2usize).prop_map(|(cost, from, which)| What::Ask(cost, from, which)),
         3 => (0..6usize, 0..=100i64).prop_map(|(i, used)| What::Settle(i, used)),
         1 => (0..6usize).prop_map(What::Leave),
+        3 => (0..6usize).prop_map(What::MoveUp),
     ];
     prop::collection::vec((after, what).prop_map(|(after, what)| Step { after, what }), 1..120)
 }
@@ -161,9 +188,9 @@ proptest! {
         for Step { after, what } in steps {
             now += after;
             match what {
-                What::Ask(cost, from) => {
+                What::Ask(cost, from, which) => {
                     let cost = cost.min(limiter.rule.capacity());
-                    if let Some((at, grant)) = limiter.ask(now, cost, from) {
+                    if let Some((at, grant)) = limiter.ask_within(WAITS[which], now, cost, from) {
                         open.push((at, grant, cost));
                     }
                 }
@@ -173,6 +200,14 @@ proptest! {
                         let true_cost = cost * hundredths / 100;
                         limiter.settle(now, grant, cost, true_cost);
                         used.push((at, true_cost));
+                    }
+                }
+                What::MoveUp(i) => {
+                    let waiting = (0..open.len()).filter(|i| open[*i].0 > now).nth(i);
+                    if let Some(i) = waiting {
+                        let (at, grant, cost) = open[i];
+                        let (at, grant) = limiter.move_up(now, (at, grant), cost);
+                        open[i] = (at, grant, cost);
                     }
                 }
                 What::Leave(i) => {
@@ -194,7 +229,7 @@ proptest! {
         for Step { after, what } in steps {
             now += after;
             match what {
-                What::Ask(cost, _) => {
+                What::Ask(cost, ..) => {
                     let cost = cost.min(limiter.rule.capacity());
                     used.extend(limiter.ask(now, cost, 0).map(|(at, _)| (at, cost)));
                 }
@@ -208,7 +243,7 @@ proptest! {
                     limiter.state = open.close().map(|(state, _)| state);
                     used.push((now + at, debt));
                 }
-                What::Leave(_) => {}
+                What::Leave(_) | What::MoveUp(_) => {}
             }
         }
         prop_assert!(limiter.law.holds(&used), "{used:?}");
@@ -288,4 +323,24 @@ fn a_window_gets_back_what_was_not_used() {
         let (_, late) = limiter.ask(T0 + 500_000, 50, 0).expect("a grant");
         assert!(!limiter.settle(T0 + 2 * SECOND, late, 50, 0));
     }
+}
+
+/// Two configurations share a bucket of 10/s: one lets requests wait for 20 s, the other for none. A refund through the
+/// second does not move the line under the slots of the first: their vendor would see up to ten calls more at one instant.
+#[test]
+fn a_refund_respects_promises_of_configurations_with_longer_waits() {
+    let mut limiter = Limiter::bucket(10, SECOND, 10);
+    let (_, first) = limiter.ask_within(0, T0, 10, 0).expect("a full bucket");
+    let mut used = vec![(T0, 0)];
+    let wait = 20 * SECOND;
+    let waiting = (0..35).map(|_| limiter.ask_within(wait, T0, 1, 0).expect("a slot").0);
+    used.extend(waiting.collect::<Vec<_>>().into_iter().map(|at| (at, 1)));
+    assert!(limiter.settle(T0 + 100_000, first, 10, 0));
+    for now in (T0 + 100_000..T0 + 10 * SECOND).step_by(50_000) {
+        while limiter.ask_within(0, now, 1, 0).is_some() {
+            used.push((now, 1));
+        }
+    }
+    assert!(limiter.law.holds(&used), "{used:?}");
+    assert!(used.len() > 60, "what came back is used: {}", used.len());
 }

@@ -2,9 +2,6 @@ if part == 'holes' then
 -- The free intervals before the tail of a line of time: permits that come back make them, and later requests take them. Twin of
 -- timeline/refund.rs, and of the part of `take` in timeline.rs that meets holes.
 
--- How far a line is moved back before the count begins again, ticks.
-local MOST_MOVED = 1125899906842624
-
 local function left(rule, start, stop) return stop - math.max(start, 1 - rule.den) end
 
 local function slack_of(rule) return math.min(2 * rule.den + 2, math.floor(rule.per / 4)) end
@@ -46,12 +43,17 @@ local function take(open, start, stop)
   drop_shortest_above_bound(holes)
 end
 
--- The ticks that a grant owns if all moves of the line since it was made moved it, too.
+-- The ticks that a grant owns on a line that has not moved since it was made.
 local function interval(open, whole, ticks, cost)
-  local rule, moved = open.rule, open.moved
-  local most = floor(rule.most * rule.per / rule.den) + 2 * MAX_BUDGET + ceil_div(moved, rule.den)
-  local start = clamp(whole - open.now, most) * rule.den + ticks - moved
+  local rule = open.rule
+  local most = floor(rule.most * rule.per / rule.den) + 2 * MAX_BUDGET
+  local start = clamp(whole - open.now, most) * rule.den + ticks
   return start, start + cost * rule.per
+end
+
+-- A line that is free again equals an absent one.
+local function forget_if_unused(open)
+  if open.tail == 0 or open.tail <= -open.rule.den then open.tail, open.born, open.credit, open.holes = 0, open.now, nil, {} end
 end
 
 local function undo_last(open, start, stop)
@@ -62,7 +64,7 @@ local function undo_last(open, start, stop)
     table.remove(holes)
     open.tail = table.remove(holes)
   end
-  if open.tail == 0 or open.tail <= -open.rule.den then open.tail, open.born, open.moved, open.holes = 0, open.now, 0, {} end
+  forget_if_unused(open)
   return true
 end
 
@@ -116,35 +118,12 @@ end
 local function refund(open, whole, ticks, born, _, cost)
   local start, stop = interval(open, whole, ticks, cost)
   if born ~= open.born or stop > open.tail then return false end
-  return undo_last(open, start, stop) or leave_free(open, start, stop)
+  local given = undo_last(open, start, stop) or leave_free(open, start, stop)
+  if open.credit then lazy.credit.tidy(open) end
+  return given
 end
-
--- Moves the line after the last `cost` permits of a grant whose ticks are negative back. The instants of the grants on this line
--- can be `ahead` µs from now.
-local function settle(ahead, open, whole, ticks, born, aux, cost)
-  local is_used, is_exact = ticks < 0, open.moved == 0
-  if is_used then ticks = -1 - ticks end
-  if is_exact and not is_used then return refund(open, whole, ticks, born, aux, cost) end
-  local rule, start, stop = open.rule, interval(open, whole, ticks, cost)
-  if born ~= open.born or stop > open.tail then return false end
-  if undo_last(open, start, stop) then return true end
-  local back = math.min(stop - start, stop - ahead * rule.den)
-  if back < 1 then return is_exact and leave_free(open, start, stop) end
-  if is_exact and not gap(open, start, stop) then return false end
-  local holes = open.holes
-  for i = 1, #holes, 2 do
-    if is_exact and holes[i] >= stop then
-      holes[i], holes[i + 1] = holes[i] - back, holes[i + 1] - back
-    elseif holes[i + 1] > start then
-      -- It may lie before the permits or after them: what is free in both cases stays.
-      holes[i + 1] = holes[i + 1] - back
-    end
-  end
-  open.tail, open.moved = open.tail - back, open.moved + back
-  usable(open)
-  if is_exact then leave_free(open, start, stop - back) end
-  if open.moved >= MOST_MOVED then open.moved, open.born = 0, open.now end
-  return true
-end
-return { take = take, refund = refund, settle = settle }
+return {
+  take = take, refund = refund, interval = interval, undo_last = undo_last, leave_free = leave_free, usable = usable,
+  forget_if_unused = forget_if_unused,
+}
 end

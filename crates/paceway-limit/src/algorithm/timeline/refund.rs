@@ -1,11 +1,7 @@
-//! Permits that come back to a line of time: those of requests that left, and those that a request reserved and did not
-//! use. Never decides when a grant may happen.
+//! Permits that come back to a line of time from requests that left before they were sent. Never decides when a grant may
+//! happen.
 
-use super::{EXACT, Grant, Micros, Timeline, ceil_div, drop_shortest_above_bound};
-
-/// How far a line is moved back before the count begins again, ticks. The grants from before that are not
-/// refunded any more.
-const MOST_MOVED: i64 = EXACT / 8;
+use super::{Grant, Timeline, drop_shortest_above_bound};
 
 impl Timeline {
     /// Returns the interval of an unused grant; false when the state has nothing (left) of this grant.
@@ -14,74 +10,24 @@ impl Timeline {
         if grant.born != self.born || end > self.tail {
             return false;
         }
-        self.undo_last(start, end) || self.leave_free(start, end)
+        let is_given = self.undo_last(start, end) || self.leave_free(start, end);
+        if self.credit.is_some() {
+            self.tidy();
+        }
+        is_given
     }
 
-    /// Returns the last `cost` permits of a grant whose `ticks` are negative: the request was sent, and used fewer
-    /// permits. Other grants are returned as by [`Self::refund`]. `ahead` is how far from now the instants of the
-    /// grants on this line can be, µs.
-    ///
-    /// A hole would serve only requests that fit into it: with 1000 reserved and 200 used by each, no hole of
-    /// 800 would ever be used. So the line after the permits is moved back. Each grant there keeps its instant
-    /// and owns ticks that are no earlier than that instant: those before `now + ahead` stay.
-    ///
-    /// A grant names its start on a line that was never moved. It counts as moved by all moves since it was
-    /// made, also those of later grants: that is less than it may return, never more.
-    pub(in crate::algorithm) fn settle(
-        &mut self,
-        mut grant: Grant,
-        cost: i64,
-        ahead: Micros,
-    ) -> bool {
-        let is_used = grant.ticks < 0;
-        if is_used {
-            grant.ticks = !grant.ticks;
-        }
-        let is_exact = self.moved == 0;
-        if is_exact && !is_used {
-            return self.refund(grant, cost);
-        }
-        let (pace, (start, end)) = (self.pace, self.interval(grant, cost));
-        if grant.born != self.born || end > self.tail {
-            return false;
-        }
-        if self.undo_last(start, end) {
-            return true;
-        }
-        let back = (end - start).min(end - ahead * pace.den);
-        if back < 1 {
-            return is_exact && self.leave_free(start, end);
-        }
-        if is_exact && self.gap(start, end).is_none() {
-            return false;
-        }
-        for (hole_start, hole_end) in &mut self.holes {
-            if is_exact && *hole_start >= end {
-                *hole_start -= back;
-                *hole_end -= back;
-            } else if *hole_end > start {
-                // It may lie before the permits or after them: what is free in both cases stays.
-                *hole_end -= back;
-            }
-        }
-        self.tail -= back;
-        self.moved += back;
-        self.holes.retain(|(start, end)| pace.left(*start, *end) >= pace.per);
-        if is_exact {
-            self.leave_free(start, end - back);
-        }
-        if self.moved >= MOST_MOVED {
-            (self.moved, self.born) = (0, self.now);
-        }
-        true
-    }
-
-    /// The ticks that a grant owns if all moves of the line since it was made moved it, too.
-    fn interval(&self, grant: Grant, cost: i64) -> (i64, i64) {
-        let (pace, moved) = (self.pace, self.moved);
-        let far = pace.far() + ceil_div(moved, pace.den);
-        let start = (grant.whole - self.now).clamp(-far, far) * pace.den + grant.ticks - moved;
+    /// The ticks that a grant owns on a line that has not moved since it was made.
+    pub(super) fn interval(&self, grant: Grant, cost: i64) -> (i64, i64) {
+        let (pace, far) = (self.pace, self.pace.far());
+        let start = (grant.whole - self.now).clamp(-far, far) * pace.den + grant.ticks;
         (start, start + cost * pace.per)
+    }
+
+    /// Undoes a grant as [`Self::undo_last`] does, if it is the last one of this line.
+    pub(super) fn undo_if_last(&mut self, grant: Grant, cost: i64) -> bool {
+        let (start, end) = self.interval(grant, cost);
+        grant.born == self.born && end <= self.tail && self.undo_last(start, end)
     }
 
     /// Undoes the last grant of the line as if it had never been made, however late that is; false for another
@@ -96,11 +42,16 @@ impl Timeline {
             {
                 self.tail = hole_start;
             }
-            if self.reset_after() == 0 {
-                (self.tail, self.born, self.moved, self.holes) = (0, self.now, 0, Vec::new());
-            }
+            self.forget_if_unused();
         }
         is_last
+    }
+
+    /// A line that is free again equals an absent one.
+    pub(super) fn forget_if_unused(&mut self) {
+        if self.reset_after() == 0 {
+            (self.tail, self.born, self.credit, self.holes) = (0, self.now, None, Vec::new());
+        }
     }
 
     /// The index of the first hole that is not before an interval; `None` when a hole overlaps with it.
@@ -113,7 +64,7 @@ impl Timeline {
     }
 
     /// Makes a hole of an interval, as far as it is not past; false when nothing of it can be used.
-    fn leave_free(&mut self, mut start: i64, mut end: i64) -> bool {
+    pub(super) fn leave_free(&mut self, mut start: i64, mut end: i64) -> bool {
         let pace = self.pace;
         if pace.left(start, end) < pace.per {
             return false;

@@ -8,7 +8,7 @@
 //! nearly unused begins some time after now; the room before it is a hole that other requests use.
 //!
 //! A quarter of the bucket is left to other requests: where requests wait, there are no blocks. Nor are there any on a line
-//! that true costs have moved back, because it would move under permits that a gateway holds.
+//! to which permits came back that requests did not use, because these are granted within the permits that a gateway holds.
 
 use super::{Open, TokenBucket};
 use crate::algorithm::{Grant, Micros};
@@ -24,6 +24,9 @@ pub struct BlockAsk {
     pub jump: Micros,
 }
 
+/// No permit of a block is used later than 0.5 s after its grant, so that a gateway which misses a message stops soon.
+pub const LONGEST_USE: Micros = 500_000;
+
 /// The fewest permits of a bucket that gives blocks: below, a quarter of it is less than one.
 const LEAST_BURST: i64 = 4;
 /// The least rate of a bucket from which gateways take blocks, permits per second. A block costs the store about as much as a
@@ -35,6 +38,11 @@ const LEAST_RATE: i64 = 1000;
 impl TokenBucket {
     pub(in crate::algorithm) fn is_fast(&self) -> bool {
         self.per.saturating_mul(LEAST_RATE) <= self.den.saturating_mul(1_000_000)
+    }
+
+    /// Whether gateways may hold permits of it in blocks.
+    pub(super) fn has_blocks(&self) -> bool {
+        self.is_fast() && self.burst >= LEAST_BURST
     }
 }
 
@@ -50,7 +58,7 @@ impl Open {
         if ask.requests < 2
             || rule.burst < LEAST_BURST
             || permits > rule.burst
-            || self.line.is_moved()
+            || self.line.has_credit()
         {
             return None;
         }

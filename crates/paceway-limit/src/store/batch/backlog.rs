@@ -9,7 +9,10 @@ use super::{
     queued::{Origin, QUEUE, QueuedEntry},
     releases::undo,
 };
-use crate::store::{Check, Entry, Reply, hash_tag};
+use crate::{
+    algorithm::fair::Place,
+    store::{Check, Entry, Reply, hash_tag},
+};
 use std::{collections::VecDeque, mem, sync::Arc, time::Duration};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -64,6 +67,10 @@ impl Backlog {
         for queued in arrived {
             match queued.origin {
                 Origin::Caller(_) => self.queue.push_back(queued),
+                // It looks for permits that an entry before it gives back.
+                _ if matches!(queued.entry, Entry::Leave { place: Place::NONE, .. }) => {
+                    self.queue.push_back(queued);
+                }
                 // A permit that is given back serves the callers that are waiting already.
                 _ => self.queue.push_front(queued),
             }

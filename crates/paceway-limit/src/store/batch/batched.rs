@@ -115,6 +115,19 @@ impl Store for Batched {
         })
     }
 
+    fn move_up(
+        &self,
+        checks: &Checks,
+        parts: &[reserve::Part],
+        budget: Micros,
+    ) -> Answer<Decision> {
+        let entry = Entry::MoveUp { checks: checks.clone(), budget, parts: parts.into() };
+        Answer::Pending(self.ask(entry), |reply| match reply {
+            Reply::Decision(decision) => Some(decision),
+            _ => None,
+        })
+    }
+
     fn refund(&self, _: Source, checks: &Checks, parts: &[reserve::Part]) {
         for entry in releases(checks, parts) {
             self.queue(&entry).release(entry);
@@ -123,7 +136,9 @@ impl Store for Batched {
 
     fn settle(&self, _: Source, check: &Check, part: reserve::Part, used: i64) {
         if let Some(entry) = settlement::unused(check, part, used) {
-            self.queue(&entry).release(entry);
+            let queue = self.queue(&entry);
+            queue.release(entry);
+            settlement::gives_room(check).into_iter().for_each(|entry| queue.release(entry));
         }
         for entry in settlement::charges(check, settlement::owed(check, part, used)) {
             self.queue(&entry).charge(entry);

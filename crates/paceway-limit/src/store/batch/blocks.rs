@@ -13,14 +13,16 @@ pub(super) use key_block::Undecided;
 
 use crate::{
     algorithm::{
-        Level, Micros, TokenBucket, concurrency::Ticket, reserve::Part, token_bucket::BlockAsk,
+        Level, Micros, TokenBucket,
+        concurrency::Ticket,
+        reserve::Part,
+        token_bucket::{BlockAsk, LONGEST_USE},
     },
     store::{Check, Checks, Decision, Pauses, Source, health::Member, pauses::KeepsPermits},
 };
 use key_block::{Block, KeyBlock, Keys, micros, reach, span};
 use metrics::Counter;
 use parking_lot::Mutex;
-use policy::LONGEST;
 use std::{
     mem,
     sync::{Arc, Weak, atomic::Ordering::SeqCst},
@@ -177,7 +179,7 @@ impl Blocks {
         let Some(key) = keys.all.get_mut(&check.key) else { return };
         let is_asked = mem::take(&mut key.is_asked);
         let passed = micros(now.saturating_duration_since(sent));
-        key.usable = ((usable.min(LONGEST) - passed).clamp(0, reach(rule)), now);
+        key.usable = ((usable.min(LONGEST_USE) - passed).clamp(0, reach(rule)), now);
         if !is_asked || is_paused || key.rule != rule || key.cost != cost || !self.may_ask() {
             return;
         }
@@ -218,7 +220,7 @@ impl Blocks {
         let passed = micros(now.saturating_duration_since(block.sent));
         let may_ask = self.may_ask();
         let found = (block.next..block.requests).find(|i| {
-            let usable = (block.usable + (i * length).div_euclid(den)).min(LONGEST);
+            let usable = (block.usable + (i * length).div_euclid(den)).min(LONGEST_USE);
             // The clocks of the gateway and of the store may run at rates that differ by a thousandth.
             may_ask && passed <= usable - usable / 1024
         });

@@ -1,10 +1,7 @@
 //! Permits to charge for gateways that decide alone while this one uses the store. A charge that the store did not take is
 //! kept and sent again, since the rule would be exceeded by it otherwise.
 
-use crate::{
-    algorithm::{MAX_BUDGET, reserve::Part},
-    store::{Check, Entry, Reply, StoreError},
-};
+use crate::store::{Check, Entry, Reply, StoreError};
 use ahash::RandomState;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
@@ -102,21 +99,24 @@ pub(super) fn entries(check: &Check, permits: i64) -> Vec<Entry> {
         // A full window takes the charge from the next window. Counted in the full one it would change nothing: at 30/s with
         // one of three gateways absent, 40 were granted in each second.
         let algorithm = check.algorithm.endless();
-        let check = Check { algorithm, cost, enforce: false, ..check.clone() };
-        entries.push(Entry::Reserve { checks: [check].into(), budget: MAX_BUDGET, ticket: None });
+        entries.push(Entry::Charge {
+            check: Check { algorithm, cost, enforce: false, ..check.clone() },
+        });
     }
     entries
 }
 
-/// Returns why a charge has to be sent again; `None` for one that the store has taken.
-pub(super) fn not_charged(reply: &Result<Reply, StoreError>) -> Option<NotCharged> {
+/// Returns what of a charge has to be sent again, and why; `None` for one that the store has taken.
+pub(super) fn not_charged(
+    check: &Check,
+    reply: &Result<Reply, StoreError>,
+) -> Option<(Check, NotCharged)> {
+    let left = |cost, why| Some((Check { cost, ..check.clone() }, why));
     match reply {
-        Ok(Reply::Decision(decision)) => {
-            let is_taken = decision.parts.iter().any(|part| *part != Part::NOTHING);
-            (!is_taken).then_some(NotCharged::Ahead)
-        }
+        Ok(Reply::Owed(0)) => None,
+        Ok(Reply::Owed(cost)) => left(*cost, NotCharged::Ahead),
         // The state cannot be used, so that no request is granted from it either.
         Ok(_) | Err(StoreError::Foreign(_) | StoreError::Refused(_)) => None,
-        Err(_) => Some(NotCharged::Unanswered),
+        Err(_) => left(check.cost, NotCharged::Unanswered),
     }
 }

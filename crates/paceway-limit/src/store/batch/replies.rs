@@ -51,7 +51,10 @@ pub(super) fn handle(backlog: &mut Backlog, call: Call, answer: CallAnswer, is_l
                 match (unsent, entry) {
                     (
                         Some(reply),
-                        Entry::Reserve { .. } | Entry::Block { .. } | Entry::Confirm { .. },
+                        Entry::Reserve { .. }
+                        | Entry::Block { .. }
+                        | Entry::Confirm { .. }
+                        | Entry::MoveUp { .. },
                     ) => undo_reply(backlog, entry, reply, is_late),
                     (None, Entry::Reserve { checks, .. } | Entry::Block { checks, .. })
                         if is_granted =>
@@ -67,15 +70,19 @@ pub(super) fn handle(backlog: &mut Backlog, call: Call, answer: CallAnswer, is_l
                 }
             }
             Origin::Charge => {
-                if let (Some(why), [check]) = (not_charged(&reply), entry.checks()) {
-                    backlog.owe(check, why);
+                if let [check] = entry.checks()
+                    && let Some((left, why)) = not_charged(check, &reply)
+                {
+                    backlog.owe(&left, why);
                 }
             }
             Origin::Debt => {
                 // A request is charged once: without an answer the store may have charged it.
                 let is_open = !matches!(&reply, Err(error) if !error.is_unasked());
-                if let (Some(why), [check], true) = (not_charged(&reply), entry.checks(), is_open) {
-                    backlog.owe(check, why);
+                if let ([check], true) = (entry.checks(), is_open)
+                    && let Some((left, why)) = not_charged(check, &reply)
+                {
+                    backlog.owe(&left, why);
                 }
             }
             Origin::Watch => {
@@ -126,6 +133,12 @@ fn undo_reply(
     let (checks, ticket) = match entry {
         Entry::Reserve { checks, ticket, .. } => (checks, *ticket),
         Entry::Confirm { checks, .. } | Entry::Block { checks, .. } => (checks, None),
+        Entry::MoveUp { checks, parts, .. } => {
+            if !decision.admitted {
+                decision.parts.clone_from(parts);
+            }
+            (checks, None)
+        }
         _ => return,
     };
     if is_late && backlog.backend.spends_late() {

@@ -163,7 +163,7 @@ fn has_written(reply: &Reply) -> bool {
         Reply::Decision(decision) => decision.admitted,
         Reply::Block { .. } => true,
         Reply::Done(done) => *done,
-        Reply::HandedOver => true,
+        Reply::HandedOver | Reply::Owed(_) => true,
         Reply::Level(_) | Reply::Tenants(_) | Reply::Failed(_) => false,
     }
 }

@@ -106,6 +106,7 @@ impl Member {
                 Reply::Block { .. }
                 | Reply::Done(_)
                 | Reply::HandedOver
+                | Reply::Owed(_)
                 | Reply::Tenants(_)
                 | Reply::Failed(_) => continue,
             };

@@ -22,6 +22,15 @@ impl Store for MemoryStore {
         Answer::Ready(Ok(self.confirm_at(self.now(), checks, place)))
     }
 
+    fn move_up(
+        &self,
+        checks: &Checks,
+        parts: &[reserve::Part],
+        budget: Micros,
+    ) -> Answer<Decision> {
+        Answer::Ready(Ok(self.move_up_at(self.now(), checks, budget, parts)))
+    }
+
     fn refund(&self, _: Source, checks: &Checks, parts: &[reserve::Part]) {
         let entries: Vec<_> = releases(checks, parts).collect();
         self.run_at(self.now(), &entries);
@@ -29,7 +38,9 @@ impl Store for MemoryStore {
 
     fn settle(&self, _: Source, check: &Check, part: reserve::Part, used: i64) {
         if let Some(entry) = settlement::unused(check, part, used) {
-            self.run_at(self.now(), &[entry]);
+            let now = self.now();
+            self.run_at(now, &[entry]);
+            self.run_at(now, settlement::gives_room(check).as_slice());
         }
         match settlement::owed(check, part, used) {
             0 => {}

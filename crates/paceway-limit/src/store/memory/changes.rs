@@ -3,13 +3,14 @@
 use super::{MemoryStore, OpenedState};
 use crate::{
     algorithm::{
-        Gate, Grant, Level, Micros, concurrency,
+        Gate, Grant, Level, Micros, Open, concurrency,
         gate::OpenGate,
-        reserve::{self, Want},
+        reserve::{self, Part, Want},
         token_bucket::BlockAsk,
     },
     store::{Check, Checks, Decision, Pause, Reply},
 };
+use smallvec::SmallVec;
 
 impl MemoryStore {
     /// Decides a request of one limiter, and takes a block if the limiter gives one.
@@ -37,9 +38,51 @@ impl MemoryStore {
         }
     }
 
+    /// Gives a request other permits in place of `parts`, within the budget.
+    pub(super) fn move_up_at(
+        &self,
+        now: Micros,
+        checks: &Checks,
+        budget: Micros,
+        parts: &[Part],
+    ) -> Decision {
+        let mut shards = self.lock_all(checks);
+        let mut opened: SmallVec<[OpenedState; 2]> = SmallVec::new();
+        for (i, check) in checks.iter().enumerate() {
+            let print = shards.print(i);
+            opened.push(self.open(shards.of(i), check, print, now));
+        }
+        let before: SmallVec<[Open; 2]> = opened.iter().map(|state| state.open.clone()).collect();
+        // A gate counts permits, and knows no free ones before others.
+        let mut is_given = opened.iter().all(|state| state.gate.is_none());
+        for ((check, state), part) in checks.iter().zip(&mut opened).zip(parts) {
+            is_given = is_given && (part.at < 0 || state.refund(part.grant, check.cost));
+        }
+        let wants = checks.iter().zip(&mut opened).map(|(check, OpenedState { open, .. })| Want {
+            open,
+            cost: check.cost,
+            enforce: check.enforce,
+            gate: None,
+        });
+        let mut wants: SmallVec<[Want<'_>; 2]> = wants.collect();
+        let decided = is_given.then(|| reserve::decide(&mut wants, budget, None));
+        drop(wants);
+        let decision = decided.map(Decision::new).filter(|decision| decision.admitted);
+        if decision.is_none() {
+            for (state, before) in opened.iter_mut().zip(before) {
+                state.open = before;
+            }
+        }
+        let decision = decision.unwrap_or_else(|| Decision::kept(opened[0].level()));
+        for (i, (check, opened)) in checks.iter().zip(opened).enumerate() {
+            self.put(shards.of(i), check, opened, decision.admitted, now);
+        }
+        decision
+    }
+
     /// Gives the permits of `grant` back to the limiter, or hands a concurrency permit to the next request in the queue.
     pub(super) fn refund_at(&self, now: Micros, check: &Check, grant: Grant) -> Reply {
-        match self.change(now, check, |opened| opened.refund(grant, check.cost, check.horizon)) {
+        match self.change(now, check, |opened| opened.refund(grant, check.cost)) {
             (_, true) => Reply::HandedOver,
             (given, false) => Reply::Done(given),
         }
@@ -112,6 +155,16 @@ impl MemoryStore {
             lowered
         });
         level
+    }
+
+    /// Charges permits that were used already. Returns how many the state does not take yet.
+    pub(super) fn charge_at(&self, now: Micros, check: &Check) -> i64 {
+        let mut left = check.cost;
+        self.change(now, check, |opened| {
+            left = reserve::charge(&mut opened.open, check.cost);
+            left < check.cost
+        });
+        left
     }
 
     /// Pauses a limiter, and returns its level.

@@ -50,14 +50,11 @@ impl MemoryStore {
         let mut left = settlement::bounded(check, permits);
         for entry in settlement::charges(check, left) {
             let replies = self.run_at(self.now(), std::slice::from_ref(&entry));
-            let taken = match &replies[..] {
-                [Reply::Decision(decision)] => decision.parts.iter().any(|part| part.at >= 0),
-                _ => false,
-            };
-            if !taken {
+            let [Reply::Owed(owed)] = &replies[..] else { break };
+            left += owed - entry.checks().iter().map(|check| check.cost).sum::<i64>();
+            if *owed > 0 {
                 break;
             }
-            left -= entry.checks().iter().map(|check| check.cost).sum::<i64>();
         }
         left
     }

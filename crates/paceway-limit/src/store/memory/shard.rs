@@ -196,7 +196,7 @@ impl Shard {
     ) {
         let (place, aside) = self.at(print, place);
         let kept = match state {
-            State::TokenBucket(state) if !state.is_moved() => {
+            State::TokenBucket(state) if !state.has_credit() => {
                 self.packed(print, aside, state, past)
             }
             other => self.unpacked(print, aside, other, past),

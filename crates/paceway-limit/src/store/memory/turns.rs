@@ -45,18 +45,18 @@ impl MemoryStore {
         let ends = gates.filter_map(|(_, opened)| Some(opened.gate.as_ref()?.gate().until));
         queue.close_until(ends.max().unwrap_or(0));
         queue.forget_overdue(now);
-        let (mut effects, horizon) = (Effects::default(), checks[q].horizon);
+        let mut effects = Effects::default();
         let mut changed = false;
         for booking in queue.lapse(now) {
-            changed |= opened[q].refund(booking.grant, booking.cost, horizon);
+            changed |= opened[q].refund(booking.grant, booking.cost);
         }
-        changed |= opened[q].fill(&mut queue, now, horizon, &mut effects);
+        changed |= opened[q].fill(&mut queue, now, &mut effects);
         let budget = budget.min(MAX_BUDGET);
         let asked = AskedInTurn { checks, q, budget, ticket, like: &like_of(checks, q) };
         if let Some(turn) = &checks[q].turn
             && let Some(own) = queue.claim(now + budget, (turn.priority, &turn.tenant, asked.like))
         {
-            changed |= opened[q].refund(own.grant, own.cost, horizon);
+            changed |= opened[q].refund(own.grant, own.cost);
         }
         let mut wants: SmallVec<[Want<'_>; 2]> = SmallVec::new();
         for (check, state) in checks.iter().zip(&mut opened) {
@@ -73,10 +73,10 @@ impl MemoryStore {
         } else if let Some(back) = book(&mut queue, now, asked, &decision, &mut opened[q]) {
             (decision.retry_after, changed) = (back, true);
         }
-        changed |= opened[q].fill(&mut queue, now, horizon, &mut effects);
+        changed |= opened[q].fill(&mut queue, now, &mut effects);
         if queue.is_empty() {
             for booking in queue.lapse(now) {
-                changed |= opened[q].refund(booking.grant, booking.cost, horizon);
+                changed |= opened[q].refund(booking.grant, booking.cost);
             }
         }
         let mut called = Vec::new();
@@ -160,7 +160,7 @@ impl MemoryStore {
         let print = opened.print;
         let mut changed = false;
         if let Some(mut queue) = shard.queues.remove(&print) {
-            changed = opened.fill(&mut queue, now, check.horizon, &mut effects);
+            changed = opened.fill(&mut queue, now, &mut effects);
             keep(&mut shard, print, queue);
         }
         let called = self.put(&mut shard, check, opened, changed, now);
@@ -239,14 +239,8 @@ fn levels(turns: &Turns) -> Vec<TenantLevel> {
 impl OpenedState {
     /// Gives free permits to the requests that wait for the last slots; returns whether the state has changed. A gate counts
     /// permits, and knows no free ones before others.
-    fn fill(
-        &mut self,
-        queue: &mut Queue,
-        now: Micros,
-        horizon: Micros,
-        effects: &mut Effects,
-    ) -> bool {
-        queue.has_room() && self.gate.is_none() && queue.fill(now, &mut self.open, horizon, effects)
+    fn fill(&mut self, queue: &mut Queue, now: Micros, effects: &mut Effects) -> bool {
+        queue.has_room() && self.gate.is_none() && queue.fill(now, &mut self.open, effects)
     }
 }
 

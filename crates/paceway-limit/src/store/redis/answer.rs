@@ -191,8 +191,11 @@ impl ScriptCall<'_> {
             Entry::Refund { .. } | Entry::Renew { .. } | Entry::Forget { .. } => {
                 Reply::Done(code == 1)
             }
-            Entry::Confirm { checks, .. } => Reply::Decision(read_decision(checks, code, numbers)?),
+            Entry::Confirm { checks, .. } | Entry::MoveUp { checks, .. } => {
+                Reply::Decision(read_decision(checks, code, numbers)?)
+            }
             Entry::Leave { .. } => Reply::Done(code == 1),
+            Entry::Charge { .. } => Reply::Owed(numbers.next()?),
             Entry::Tenants { .. } => Reply::Tenants(read_tenants(code, numbers)?),
             Entry::Look { .. } | Entry::Pause { .. } | Entry::Lower { .. } => {
                 Reply::Level(read_level(code, numbers)?)

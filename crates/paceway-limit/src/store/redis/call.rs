@@ -7,7 +7,9 @@ use super::{
     plain::{PlainWay, Way, horizon},
 };
 use crate::{
-    algorithm::{Algorithm, Micros, concurrency::Ticket, fair::Place, gate::MAX_PAUSE},
+    algorithm::{
+        Algorithm, Micros, concurrency::Ticket, fair::Place, gate::MAX_PAUSE, reserve::Part,
+    },
     store::{Check, Checks, Entry, Turn, turn::of_queue},
 };
 use ahash::HashMap;
@@ -129,6 +131,15 @@ impl<'e> ScriptCall<'e> {
                 self.number(*budget);
                 self.checks(checks);
             }
+            Entry::MoveUp { checks, budget, parts } => {
+                self.packed.push(b'U');
+                self.number(*budget);
+                self.checks(checks);
+                for Part { at, grant } in parts {
+                    let numbers = [*at, grant.whole, grant.ticks, grant.born, grant.aux];
+                    numbers.into_iter().for_each(|n| self.number(n));
+                }
+            }
             Entry::Refund { check, grant } => {
                 self.packed.push(b'G');
                 self.head(check);
@@ -167,6 +178,12 @@ impl<'e> ScriptCall<'e> {
                 self.head(check);
                 self.number(pause.span.clamp(0, MAX_PAUSE));
                 self.number(pause.status.into());
+                self.rule(check);
+            }
+            Entry::Charge { check } => {
+                self.packed.push(b'K');
+                self.head(check);
+                self.number(check.cost);
                 self.rule(check);
             }
             Entry::Lower { check, remaining } => {

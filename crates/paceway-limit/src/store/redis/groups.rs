@@ -70,7 +70,7 @@ impl Groups {
     pub(super) fn refuses(&self, entry: &Entry) -> Option<usize> {
         match entry {
             Entry::Reserve { checks, .. } if !is_delayed_charge(checks) => self.exhausted(checks),
-            Entry::Block { checks, .. } => self.exhausted(checks),
+            Entry::Block { checks, .. } | Entry::MoveUp { checks, .. } => self.exhausted(checks),
             _ => None,
         }
     }

@@ -102,8 +102,12 @@ impl<'e> Plain<'e> {
         let Entry::Reserve { checks, budget, ticket: None } = entry else { return None };
         let [check] = &**checks else { return None };
         let budget = (*budget).min(MAX_BUDGET);
-        let knows =
-            matches!(check.algorithm, Algorithm::TokenBucket(_) | Algorithm::SlidingWindow(_));
+        // The long way remembers requests that wait so near to their permits.
+        let knows = match check.algorithm {
+            Algorithm::TokenBucket(rule) => rule.is_usual(check.cost),
+            Algorithm::SlidingWindow(_) => true,
+            _ => false,
+        };
         let is_plain = knows && check.enforce && budget >= 0 && check.turn.is_none();
         is_plain.then_some(Self { check, budget })
     }
@@ -241,6 +245,7 @@ impl<'e> PlainWay<'e> {
         match check.algorithm {
             Algorithm::TokenBucket(rule)
                 if check.enforce
+                    && rule.is_usual(check.cost)
                     && budget >= 0
                     && place < BLOCKS
                     && self.place_of(&check.key).is_none() =>

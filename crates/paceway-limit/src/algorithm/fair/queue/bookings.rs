@@ -98,6 +98,7 @@ impl Queue {
             let (wait, start) = open.earliest(least.max(back + margin), cost);
             if wait <= back + budget {
                 let (grant, at) = (open.take(start, cost), now + wait);
+                open.promise(wait, start);
                 let (tenant, like) = (tenant.clone(), like.clone());
                 let booking = Booking { priority, tenant, like, at, grant, cost };
                 self.bookings.booked.push(booking);

@@ -1,32 +1,61 @@
 if part == 'free_permits' then
 -- Permits that are free before the last slots. Twin of queue/free_permits.rs, which explains them.
 local stored, queue, slots = lazy.stored, lazy.queue, lazy.slots
-local MOST_MOVED, GRANT, GRANT_SIZE = 16, '<dddd', 32
+local MOST_MOVED, LOOKS, GRANT, GRANT_SIZE = 16, 128, '<dddd', 32
+
+local function can_move(q, it, below)
+  return it and not it.called and it.cost < below and #it.grants == GRANT_SIZE and not queue.is_gone(q, it)
+end
 
 -- The request with the last slot that can move and costs less than `below`.
 local function last_movable(q, below)
   for id in slots.last(q, now + 1, '+inf') do
     local it = stored.request(q, id)
-    if it and not it.called and it.cost < below and #it.grants == GRANT_SIZE and not queue.is_gone(q, it) then return id, it end
+    if can_move(q, it, below) then return id, it end
   end
 end
 
--- Gives free permits to the requests with the last slots. A gate counts permits, and knows no free ones before others.
+-- The request with the first slot that can move.
+local function first_movable(q)
+  for _, id in ipairs(stored.ordered(q, 'ZRANGEBYSCORE', now + 1, '+inf', 'LIMIT', 0, LOOKS)) do
+    local it = stored.request(q, id)
+    if can_move(q, it, math.huge) then return id, it end
+  end
+end
+
+-- Gives a request permits at an earlier instant in place of its own, if the rule has any.
+local function moves(q, state, id, it)
+  save(state)
+  undo(state)
+  local algorithm = state.algorithm
+  local whole, ticks, born, aux = unpack_from(GRANT, it.grants)
+  if algorithm.refund(state.open, whole, ticks, born, aux, it.cost) then
+    local wait, start = algorithm.earliest(state.open, 0, it.cost)
+    if now + wait < it.at then
+      local grants = pack(GRANT, algorithm.take(state.open, start, it.cost))
+      if algorithm.promise then algorithm.promise(state.open, wait, start) end
+      state.dirty, state.opened = true, true
+      queue.give(q, id, { at = now + wait, grants = grants })
+      return true
+    end
+  end
+  undo(state)
+end
+
+-- Gives free permits to the requests with the last slots, and where those find none to the one with the first slot. A gate
+-- counts permits, and knows no free ones before others.
 return function(q, state)
   if q.len == 0 or state.open.gate then return end
   q.room, q.changed = 0, true
-  local algorithm, open, below = state.algorithm, state.open, math.huge
+  local below = math.huge
   for _ = 1, MOST_MOVED do
     local id, it = last_movable(q, below)
+    local is_first = not id
+    if is_first then id, it = first_movable(q) end
     if not id then return end
-    local wait, start = algorithm.earliest(open, 0, it.cost)
-    if now + wait < it.at then
-      local grants = pack(GRANT, algorithm.take(open, start, it.cost))
-      state.dirty = true
-      local old = queue.give(q, id, { at = now + wait, grants = grants })
-      lazy.adjust.give_back(state, it.cost, unpack_from(GRANT, old.grants))
+    if moves(q, state, id, it) then
       below = math.huge
-    elseif it.cost == 1 then
+    elseif is_first then
       return
     else
       below = it.cost

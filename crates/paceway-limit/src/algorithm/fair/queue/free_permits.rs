@@ -15,31 +15,28 @@ impl Queue {
         self.has_room
     }
 
-    /// Gives free permits to the requests with the last slots, as the rule of the limiter allows. Only requests with no
-    /// further limiter move: the others need permits of both at one instant. Returns whether any did.
-    pub fn fill(
-        &mut self,
-        now: Micros,
-        open: &mut Open,
-        horizon: Micros,
-        effects: &mut Effects,
-    ) -> bool {
+    /// Gives free permits to the requests with the last slots, as the rule of the limiter allows, and where those find none to
+    /// the request with the first slot: the permits of a window may be free for it alone, because its own are in the same
+    /// window. Only requests with no further limiter move: the others need permits of both at one instant. Returns whether
+    /// any did.
+    pub fn fill(&mut self, now: Micros, open: &mut Open, effects: &mut Effects) -> bool {
         let (mut moved, mut below) = (false, i64::MAX);
         self.has_room = false;
         for _ in 0..MOST_MOVED {
-            let Some((at, number, cost)) = self.last_movable(now, below) else { return moved };
-            let (wait, start) = open.earliest(0, cost);
-            if now + wait < at {
-                let grants = Grants::from_elem(open.take(start, cost), 1);
-                if let Some(old) = self.give(number, Slot { at: now + wait, grants }, effects) {
-                    open.settle(old.grants[0], cost, horizon);
-                }
+            let (last, is_first) = match self.last_movable(now, below) {
+                Some(last) => (last, false),
+                None => match self.first_movable(now) {
+                    Some(first) => (first, true),
+                    None => return moved,
+                },
+            };
+            if self.moves(now, open, last, effects) {
                 (moved, below) = (true, i64::MAX);
-            } else if cost == 1 {
+            } else if is_first {
                 return moved;
             } else {
                 // One that costs less may fit.
-                below = cost;
+                below = self.waiting.get(&last).map_or(0, |it| it.cost);
             }
         }
         // The next step moves others.
@@ -47,14 +44,39 @@ impl Queue {
         moved
     }
 
-    /// The request with the last slot that can move and costs less than `below`, with its slot and its cost.
-    fn last_movable(&self, now: Micros, below: i64) -> Option<(Micros, u64, i64)> {
-        let last = self.slots.range((now + 1, 0)..).rev().take(LOOKS);
-        let mut last =
-            last.filter_map(|(at, number)| Some((*at, *number, self.waiting.get(number)?)));
-        let can_move = |(.., it): &(Micros, u64, &super::Waiting)| {
-            !it.is_called && it.cost < below && it.slot.grants.len() == 1 && !self.is_gone(now, it)
-        };
-        last.find(can_move).map(|(at, number, it)| (at, number, it.cost))
+    /// Gives a request permits at an earlier instant in place of its own, if the rule has any.
+    fn moves(&mut self, now: Micros, open: &mut Open, number: u64, effects: &mut Effects) -> bool {
+        let Some(it) = self.waiting.get(&number) else { return false };
+        let (at, cost, before) = (it.slot.at, it.cost, open.clone());
+        if open.settle(it.slot.grants[0], cost) {
+            let (wait, start) = open.earliest(0, cost);
+            if now + wait < at {
+                let grants = Grants::from_elem(open.take(start, cost), 1);
+                open.promise(wait, start);
+                self.give(number, Slot { at: now + wait, grants }, effects);
+                return true;
+            }
+        }
+        *open = before;
+        false
+    }
+
+    /// The request with the last slot that can move and costs less than `below`.
+    fn last_movable(&self, now: Micros, below: i64) -> Option<u64> {
+        let mut last = self.slots.range((now + 1, 0)..).rev().take(LOOKS);
+        last.find(|(_, number)| self.can_move(now, *number, below)).map(|(_, number)| *number)
+    }
+
+    /// The request with the first slot that can move.
+    fn first_movable(&self, now: Micros) -> Option<u64> {
+        let mut first = self.slots.range((now + 1, 0)..).take(LOOKS);
+        first.find(|(_, number)| self.can_move(now, *number, i64::MAX)).map(|(_, number)| *number)
+    }
+
+    fn can_move(&self, now: Micros, number: u64, below: i64) -> bool {
+        self.waiting.get(&number).is_some_and(|it| {
+            let is_alone = it.slot.grants.len() == 1;
+            !it.is_called && it.cost < below && is_alone && !self.is_gone(now, it)
+        })
     }
 }

@@ -1,7 +1,7 @@
 //! The laws of a token bucket whose permits gateways take in blocks and use later, as properties.
 
 use super::{laws::obeys, *};
-use crate::algorithm::{Algorithm, token_bucket::BlockAsk};
+use crate::algorithm::token_bucket::BlockAsk;
 use proptest::prelude::*;
 
 /// A permit of a block that was not used yet: its grant, and the last instant at which it may be used.
@@ -83,7 +83,6 @@ proptest! {
         let (mut used, mut waiting, mut held) = (Vec::new(), Vec::new(), Vec::<Held>::new());
         let mut sent: Vec<(Micros, Grant, i64)> = Vec::new();
         // No request waits longer than 2 ms, and no permit of a block is used later than that.
-        let horizon = Algorithm::TokenBucket(rule).horizon(2000, 1);
         let mut now = T0;
         for (after, step) in steps {
             now += after;
@@ -126,7 +125,7 @@ proptest! {
                     let rest = Algorithm::TokenBucket(rule).unused_part(grant, cost, 1);
                     let (grant, cost) = rest.expect("some are unused");
                     let mut open = Open::new(bucket.state.as_mut(), now, rule);
-                    open.settle(grant, cost, horizon);
+                    open.settle(grant, cost);
                     bucket.state = open.close().map(|(state, _)| state);
                 }
                 Step::Leave(i) if i < waiting.len() => {
@@ -148,7 +147,6 @@ proptest! {
         (rule, cost, requests) in (any(), 2..9i64, 2..9i64),
         (longest, [first, second]) in (0..3000i64, [0..300i64, 0..2000i64]),
     ) {
-        let horizon = Algorithm::TokenBucket(rule).horizon(longest, 1);
         let mut bucket = Bucket { rule, state: None };
         let (_, grant) = bucket.ask(T0, cost, 0).expect("an unused bucket");
         let mut used = vec![(T0, 1)];
@@ -157,7 +155,7 @@ proptest! {
         let rest = Algorithm::TokenBucket(rule).unused_part(grant, cost, 1);
         let (grant, cost) = rest.expect("some are unused");
         let mut open = Open::new(bucket.state.as_mut(), T0 + first, rule);
-        open.settle(grant, cost, horizon);
+        open.settle(grant, cost);
         bucket.state = open.close().map(|(state, _)| state);
         let last = block.iter().map(|permit| permit.until.min(T0 + longest)).max().unwrap_or(T0);
         let now = last.min(T0 + first + second).max(T0 + first);

@@ -1,12 +1,9 @@
 //! When gateways ask for blocks. Only arithmetic; the limiters that give blocks are those whose checks say so.
 
 use crate::{
-    algorithm::{Algorithm, Micros, TokenBucket},
+    algorithm::{Algorithm, TokenBucket},
     store::{Check, Checks},
 };
-
-/// No permit is used later than 0.5 s after its grant, so that a gateway which misses a message stops soon.
-pub(super) const LONGEST: Micros = 500_000;
 
 /// When a gateway asks for blocks.
 #[derive(Debug, Clone, Copy)]

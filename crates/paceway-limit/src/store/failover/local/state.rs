@@ -315,8 +315,10 @@ impl LocalState {
         let now = self.now();
         let share = self.begin(health, check, now);
         for entry in settlement::charges(&share, permits) {
-            let Some(Reply::Decision(decision)) = self.run(now, entry.clone()) else { return };
             let [check] = entry.checks() else { return };
+            let checks = [check.clone()].into();
+            let entry = Entry::Reserve { checks, budget: MAX_BUDGET, ticket: None };
+            let Some(Reply::Decision(decision)) = self.run(now, entry) else { return };
             if let Some(part) = decision.parts.first().filter(|part| part.at >= 0)
                 && let Some(limiter) = self.limiters.get_mut(&share.key)
             {

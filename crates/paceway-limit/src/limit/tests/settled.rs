@@ -1,0 +1,163 @@
+//! Calls that use fewer permits than they reserve while others wait, in virtual time over the memory store.
+
+use super::*;
+use crate::{
+    algorithm::{
+        FixedWindow, LeakyBucket, Micros, SlidingWindow, TokenBucket, WarmUp,
+        fair::{Priority, Turn},
+    },
+    store::{Decision, Entry, Reply, StoreError, memory::MemoryStore},
+};
+use rstest::rstest;
+
+const SECOND: Micros = 1_000_000;
+/// The scene: 6000 tokens in 10 s, of which each call reserves 1000 and uses 300.
+const TOKENS: i64 = 6_000;
+const PERIOD: Micros = 10 * SECOND;
+const RESERVED: i64 = 1_000;
+const USED: i64 = 300;
+const LASTS: Duration = Duration::from_secs(40);
+
+struct Patient(Instant);
+
+struct Ready;
+
+impl Caller for Patient {
+    type Error = &'static str;
+
+    fn left(&self) -> Duration {
+        self.0.saturating_duration_since(Instant::now())
+    }
+
+    fn refused(&mut self, _: Decision) -> Self::Error {
+        "refused"
+    }
+
+    fn undecided(&mut self, _: StoreError) -> Self::Error {
+        "undecided"
+    }
+}
+
+impl Callee for Ready {
+    type Ready = ();
+    type Error = &'static str;
+
+    fn lead(&self) -> Duration {
+        Duration::from_millis(20)
+    }
+
+    fn at_hand(&mut self) -> Option<()> {
+        Some(())
+    }
+
+    async fn ready(&mut self) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    fn put_back(&mut self, (): ()) {}
+}
+
+/// Makes calls one after the other until `end`; each takes 300 ms. Returns their instants and what they used, and the longest
+/// wait of one.
+async fn make_calls(
+    store: Arc<dyn Store>,
+    checks: Checks,
+    end: Instant,
+) -> (Vec<Instant>, Duration) {
+    let (mut made, mut longest) = (Vec::new(), Duration::ZERO);
+    while Instant::now() < end {
+        let asked = Instant::now();
+        let mut caller = Patient(asked + Duration::from_secs(60));
+        let (mut reservation, ()) =
+            pace(&store, &checks, &mut caller, &mut Ready).await.expect("a slot");
+        longest = longest.max(asked.elapsed());
+        reservation.spend();
+        made.push(Instant::now());
+        sleep(Duration::from_millis(300)).await;
+        for i in 0..checks.len() {
+            let settlement = reservation.settlement(i).filter(|it| it.reserved() == RESERVED);
+            if let Some(settlement) = settlement {
+                assert_eq!(settlement.settle(USED), Settled::Refunded(RESERVED - USED));
+            }
+        }
+    }
+    (made, longest)
+}
+
+/// Twelve callers live through the scene. Returns the instants of their calls in order, since the start.
+async fn live(checks: Checks) -> Vec<Micros> {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let start = Instant::now();
+    let callers: Vec<_> = (0..12)
+        .map(|_| tokio::spawn(make_calls(store.clone(), checks.clone(), start + LASTS)))
+        .collect();
+    let mut made = Vec::new();
+    for caller in callers {
+        made.extend(caller.await.expect("a task").0);
+    }
+    made.sort();
+    made.iter().map(|at| i64::try_from((*at - start).as_micros()).expect("40 s")).collect()
+}
+
+/// The most permits that the calls used within any 10 s.
+fn most_in_a_window(made: &[Micros]) -> i64 {
+    let calls = made.iter().map(|first| {
+        made.iter().filter(|at| (*first..*first + PERIOD).contains(*at)).count() as i64
+    });
+    calls.max().unwrap_or(0) * USED
+}
+
+fn rule(name: &str) -> Algorithm {
+    let rule = match name {
+        "token_bucket" => TokenBucket::new(TOKENS, PERIOD, TOKENS).map(Algorithm::TokenBucket),
+        "leaky_bucket" => LeakyBucket::new(TOKENS, PERIOD, 0, None).map(Algorithm::LeakyBucket),
+        "sliding_window" => SlidingWindow::new(TOKENS, PERIOD, 0).map(Algorithm::SlidingWindow),
+        "fixed_window" => FixedWindow::new(TOKENS, PERIOD).map(Algorithm::FixedWindow),
+        _ => WarmUp::new(TOKENS, PERIOD, SECOND, 1.5).map(Algorithm::WarmUp),
+    };
+    rule.expect("a rule")
+}
+
+/// A call is possible when the vendor has 1000 tokens left, which is 17 calls in each 10 s: without the refunds it is 6.
+#[rstest]
+#[tokio::test(start_paused = true)]
+async fn what_calls_do_not_use_moves_waiting_calls_up(
+    #[values("token_bucket", "leaky_bucket", "sliding_window", "fixed_window", "warm_up")]
+    name: &str,
+    #[values("alone", "fair", "two")] how: &str,
+) {
+    let tokens = Check::new("{t}:tokens", rule(name)).with_cost(RESERVED);
+    let calls = SlidingWindow::new(100, SECOND, 0).map(Algorithm::SlidingWindow).expect("a rule");
+    let checks: Checks = match how {
+        "fair" => [tokens.with_turn(Turn::new("a", 1, Priority::Normal))].into(),
+        "two" => [Check::new("{t}:calls", calls), tokens].into(),
+        _ => [tokens].into(),
+    };
+    let made = live(checks).await;
+    let within = made.iter().filter(|at| **at < 40 * SECOND).count() as i64;
+    assert!(made.len() >= 72 && within >= 60, "{within} of {}: {made:?}", made.len());
+    let most = if name == "token_bucket" { 2 * TOKENS } else { TOKENS };
+    assert!(name == "fixed_window" || most_in_a_window(&made) <= most, "{made:?}");
+}
+
+/// A debt that the present window has no room for takes what is left of it, so that no further call is made in it.
+#[rstest]
+#[case::sliding_window(SlidingWindow::new(100, PERIOD, 0).map(Algorithm::SlidingWindow))]
+#[case::fixed_window(FixedWindow::new(100, PERIOD).map(Algorithm::FixedWindow))]
+#[case::token_bucket(TokenBucket::new(100, PERIOD, 100).map(Algorithm::TokenBucket))]
+#[tokio::test(start_paused = true)]
+async fn a_debt_closes_the_present_window_first(#[case] algorithm: Option<Algorithm>) {
+    let store = Arc::new(MemoryStore::default());
+    let check = Check::new("a", algorithm.expect("a rule")).with_cost(10);
+    let checks = Checks::from([check.clone()]);
+    let shared: Arc<dyn Store> = store.clone();
+    let mut used = 0;
+    while let Ok(Admission::Granted(mut call)) = ask(&shared, &checks, Duration::ZERO).await {
+        call.spend();
+        assert_eq!(call.settlement(0).expect("its permits").settle(60), Settled::Owed(50));
+        used += 60;
+    }
+    assert_eq!(used, 120, "two calls, and no more");
+    let level = store.run_at(store.now(), &[Entry::Look { check }]);
+    assert!(matches!(level[..], [Reply::Level(level)] if level.remaining == 0), "{level:?}");
+}

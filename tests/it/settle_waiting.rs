@@ -1,0 +1,58 @@
+//! Permits that requests reserved and did not use let waiting requests move up, over all gateways of a Redis.
+
+use crate::support::{Call, Gateway, Redis, Upstream, reply};
+use rstest::rstest;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::time::timeout;
+
+/// A vendor has 6000 tokens for 10 s; each request reserves 1000 of them and uses 300. Six requests fit into the reserves, and
+/// twenty into the quota: what the first six do not use lets others follow at once, whichever gateway they wait in.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_wait_for_tokens_that_are_used_and_not_for_those_that_were_reserved(
+    #[values("sliding_window", "fixed_window", "token_bucket", "leaky_bucket")] algorithm: &str,
+    #[values("", ", fair: { by: '{query.team}' }")] fair: &str,
+) {
+    let redis = Redis::start();
+    let upstream = Upstream::start(|_: &Call| reply("200 OK", &[("X-Cost", "300")], "")).await;
+    let yaml = format!(
+        "store: {{ url: \"{}\" }}\nupstream: {}\n\
+         limiters: {{ tokens: {{ algorithm: {algorithm}, rate: 6000/10s{fair} }}, calls: 100/s }}\n\
+         routes: [{{ name: x, suffix: /x, max_wait: 60s, limiters: \
+         [calls, {{ limiter: tokens, cost: {{ reserve: 1000, settle: '{{response.header.x-cost}}' }} }}] }}]\n",
+        redis.url(),
+        upstream.url()
+    );
+    // Requests that take turns at one limiter and ask a second one keep their slots.
+    let yaml = if fair.is_empty() { yaml } else { yaml.replace("[calls, {", "[{") };
+    let gateways = [Arc::new(Gateway::start(&yaml).await), Arc::new(Gateway::start(&yaml).await)];
+    let start = Instant::now();
+    let requests = (0..24).map(|i| {
+        let gateway = gateways[i % 2].clone();
+        tokio::spawn(async move {
+            let answer = gateway.get("/x?team=a").await;
+            (answer.status, start.elapsed())
+        })
+    });
+    let requests: Vec<_> = requests.collect();
+    let mut times = Vec::new();
+    for request in requests {
+        let answer = timeout(Duration::from_secs(60), request).await.expect("an answer in time");
+        let (status, after) = answer.expect("a task");
+        assert_eq!(status, 200);
+        times.push(after);
+    }
+    times.sort();
+    // Without the refunds the seventh request of a window comes after 10 s, and that of a bucket after 1.7 s each.
+    let late = times.iter().filter(|after| **after > Duration::from_millis(9_900)).count();
+    assert!(late <= 12, "{times:?}");
+    let most = match algorithm {
+        "sliding_window" => 20,
+        _ => 24,
+    };
+    let within = times.iter().filter(|after| **after < Duration::from_millis(9_900)).count();
+    assert!(within <= most, "{within}: {times:?}");
+}
