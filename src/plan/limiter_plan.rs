@@ -87,6 +87,7 @@ impl LimiterPlan {
                 cost: 1,
                 enforce: limiter.mode == Mode::Enforce,
                 horizon: algorithm.horizon(is_used.wait, is_used.cost),
+                period: limiter.rates.get(rate).map_or(0, Rate::period_micros),
                 on_loss: limiter.on_loss,
                 overflow,
                 on_failure: limiter.without_store(rate),
@@ -235,12 +236,13 @@ impl LimiterPlan {
     pub(crate) fn checks_at(&self, rate: Rate, filled: Option<&str>, cost: i64) -> Vec<Check> {
         let filled = format!("{}@{rate}", filled.unwrap_or_default());
         let count = i64::try_from(rate.count).unwrap_or(i64::MAX);
-        let period = i64::try_from(rate.period.as_micros()).unwrap_or(i64::MAX);
+        let period = rate.period_micros();
         let Demand { wait, cost: most, .. } = self.demand;
         let at = |check: Check| {
             let algorithm = check.algorithm.with_rate(count, period).unwrap_or(check.algorithm);
             let blocks = self.demand.leaves_blocks(&self.limiter, &algorithm);
-            Check { algorithm, horizon: algorithm.horizon(wait, most), blocks, ..check }
+            let horizon = algorithm.horizon(wait, most);
+            Check { algorithm, horizon, period, blocks, ..check }
         };
         self.checks(Some(&filled), cost).map(at).collect()
     }

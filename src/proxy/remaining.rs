@@ -60,7 +60,7 @@ impl Proxy {
                         // The next slot is one permit away, so that a shorter pause would change nothing.
                         let span = micros(MIN_PAUSE).max(2 * permit);
                         let status = received.response.status().as_u16();
-                        self.hold_back((limiter, check), Pause { span, status });
+                        self.hold_back((limiter, check), Pause::emptying(span, status));
                     }
                 }
                 Consequence::Tell(left) => self.tell(check, left),

@@ -202,7 +202,7 @@ impl Request {
                     let (gateway, route, key) = (self.gateway, self.route, self.key);
                     let refusal = SeenRefusal { gateway, route, key, at: now, until };
                     upstream.refusals.lock().push(refusal);
-                    let pause = Pause { span: until - now, status: 429 };
+                    let pause = Pause::emptying(until - now, 429);
                     // Its error says that the store does not know of the pause yet.
                     drop(store.pause(&checks, pause).get().await);
                 }

@@ -69,7 +69,7 @@ async fn pause(store: &str, span: Duration) -> Begun {
     let rule = TokenBucket::new(RATE, 1_000_000, 1).expect("a rule");
     let check = Check::new("paceway:{vendor}:T:vendor", Algorithm::TokenBucket(rule));
     let micros = i64::try_from(span.as_micros()).expect("short");
-    let pause = Pause { span: micros, status: 429 };
+    let pause = Pause::emptying(micros, 429);
     let sent = Instant::now();
     store.run_at(None, &[Entry::Pause { check, pause }]).await.expect("a reply");
     Begun { sent, known: Instant::now(), span }

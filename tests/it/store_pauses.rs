@@ -62,7 +62,7 @@ impl Stage {
     }
 
     async fn pause(&self, checks: &Checks, span: i64) {
-        let pause = Pause { span, status: 429 };
+        let pause = Pause::emptying(span, 429);
         self.store.pause(checks, pause).get().await.expect("paused");
     }
 
@@ -255,7 +255,7 @@ async fn a_paused_bucket_leaves_the_plain_way_and_returns_to_it() {
     let store = connect(&redis).await;
     let check = bucket("{k}", 1, 60 * SECOND, 2);
     let ask = [Entry::Reserve { checks: [check.clone()].into(), budget: 0, ticket: None }];
-    let pause = Entry::Pause { check, pause: Pause { span: 10 * SECOND, status: 503 } };
+    let pause = Entry::Pause { check, pause: Pause::emptying(10 * SECOND, 503) };
     store.run_at(Some(T0), &ask).await.expect("admitted");
     let plain = redis.bytes("{k}");
     assert_eq!(plain.len(), 58);
@@ -281,7 +281,7 @@ async fn a_pause_lives_until_its_end() {
     let store = store(&RedisUrl::parse(&redis.url()).expect("a URL")).await;
     for (i, rule) in rates().into_iter().enumerate() {
         let checks: Checks = [Check::new(format!("{{k}}{i}"), rule)].into();
-        store.pause(&checks, Pause { span: LONG, status: 429 }).get().await.expect("paused");
+        store.pause(&checks, Pause::emptying(LONG, 429)).get().await.expect("paused");
         let Said::Number(left) = redis.command(&["PTTL", &checks[0].key]) else { panic!("no TTL") };
         assert!(left > LONG / 1000 - 60_000, "{left} ms");
     }
@@ -302,8 +302,10 @@ async fn a_pause_is_published() {
     let lease = Concurrency::new(2, 60 * SECOND).expect("a rule");
     let lease = Check::new("{k}:C", Algorithm::Concurrency(lease));
     for check in [bucket, lease] {
-        let pause =
-            |span, status| Entry::Pause { check: check.clone(), pause: Pause { span, status } };
+        let pause = |span, status| Entry::Pause {
+            check: check.clone(),
+            pause: Pause::emptying(span, status),
+        };
         let forget = Entry::Forget { check: check.clone() };
         let entries = [pause(5_000_000, 429), pause(4_000_000, 503), pause(6_000_000, 503), forget];
         store.run_at(Some(T0), &entries).await.expect("replies");
@@ -328,11 +330,11 @@ async fn a_pause_moves_with_its_slot() {
         let decision = store.reserve(&checks, 0, None).get().await.expect("a decision");
         assert!(!decision.admitted && decision.level.paused > LONG / 2);
     };
-    store.pause(&checks, Pause { span: LONG, status: 429 }).get().await.expect("paused");
+    store.pause(&checks, Pause::emptying(LONG, 429)).get().await.expect("paused");
     paused().await;
     cluster.begin_to_move(key, from, to);
     paused().await;
-    store.pause(&checks, Pause { span: LONG + SECOND, status: 429 }).get().await.expect("paused");
+    store.pause(&checks, Pause::emptying(LONG + SECOND, 429)).get().await.expect("paused");
     cluster.move_keys(key, from, to);
     paused().await;
     cluster.end_to_move(key, from, to);

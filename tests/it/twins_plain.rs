@@ -181,7 +181,7 @@ fn entries(
         }
         Ask::GiveBack(_) => Vec::new(),
         Ask::Pause(key, span) => {
-            vec![Entry::Pause { check: check(key, 1), pause: Pause { span, status: 429 } }]
+            vec![Entry::Pause { check: check(key, 1), pause: Pause::emptying(span, 429) }]
         }
     }
 }

@@ -287,16 +287,27 @@ impl Algorithm {
     /// The time in which so many permits flow in, µs, at most [`MAX_BUDGET`]; 0 for a [`Concurrency`]. Both twins compute it
     /// in doubles and round up.
     pub(crate) fn time_of(&self, permits: i64) -> Micros {
-        let [period, count] = match self {
+        let [period, count] = self.pace();
+        let time = (permits as f64 * period as f64 / count as f64).ceil();
+        time.min(MAX_BUDGET as f64) as Micros
+    }
+
+    /// A time in µs and the permits that flow in meanwhile.
+    fn pace(&self) -> [i64; 2] {
+        match self {
             Self::TokenBucket(rule) => [rule.args()[0], rule.args()[1]],
             Self::LeakyBucket(rule) => [rule.args()[0], rule.args()[1]],
             Self::WarmUp(rule) => [rule.args()[0], rule.args()[1]],
             Self::SlidingWindow(rule) => [rule.span(), rule.capacity()],
             Self::FixedWindow(rule) => [rule.period(), rule.capacity()],
             Self::Concurrency(_) => [0, 1],
-        };
-        let time = (permits as f64 * period as f64 / count as f64).ceil();
-        time.min(MAX_BUDGET as f64) as Micros
+        }
+    }
+
+    /// The time in which all permits of an empty limiter flow in, µs; 0 for a [`Concurrency`].
+    pub(crate) fn refill_time(&self) -> Micros {
+        let [period, count] = self.pace();
+        (self.capacity() as f64 * period as f64 / count as f64).ceil() as Micros
     }
 
     /// The arguments of the rule for the script, in the order in which `rule` of its Lua twin reads them.

@@ -50,6 +50,12 @@ impl Rate {
         Self::new(count, Duration::from_secs(86_400))
     }
 
+    /// The period in µs.
+    #[doc(hidden)]
+    pub fn period_micros(&self) -> i64 {
+        i64::try_from(self.period.as_micros()).unwrap_or(i64::MAX)
+    }
+
     /// Whether calls that keep this rate keep `other` as well, wherever the windows of both begin.
     pub fn implies(&self, other: &Self) -> bool {
         let (own, its) = (self.period.as_micros(), other.period.as_micros());

@@ -1,6 +1,9 @@
 //! A step of a random sequence, and how it is drawn.
 
-use paceway::{algorithm::Algorithm, store::Pause};
+use paceway::{
+    algorithm::{Algorithm, gate::MAX_PAUSE},
+    store::Pause,
+};
 use proptest::prelude::*;
 
 #[derive(Debug, Clone)]
@@ -45,7 +48,8 @@ pub(super) enum What {
 
 fn pause() -> impl Strategy<Value = Pause> {
     let spans = prop_oneof![Just(0), 0..1_000i64, 0..9_000_000i64, 0..90_000_000_000i64];
-    (spans, any::<u16>()).prop_map(|(span, status)| Pause { span, status })
+    let wholes = prop_oneof![Just(0), 0..1_000_000i64, Just(MAX_PAUSE)];
+    (spans, wholes, any::<u16>()).prop_map(|(span, whole, status)| Pause { span, whole, status })
 }
 
 /// A step of a sequence whose limiters get such rules.

@@ -21,7 +21,7 @@
 --     X k kind ARGS…                                         forget the state
 --     G k kind cost whole ticks born aux ARGS…               refund a grant
 --     P k kind ARGS…                                         look
---     Z k kind span status ARGS…                             pause for `span` µs, and look
+--     Z k kind span status empties ARGS…                     pause for `span` µs, and look; 0: the level stays
 --     M k kind most ARGS…                                    lower the level to `most`, and look
 --     K k kind cost ARGS…                                    charge permits that were used already
 --   reply     that of plain.lua, then integers in doubles, for each entry one of what follows. With tenants or a new epoch the
@@ -194,11 +194,11 @@ while from <= #entries do
     end
   else
     local k, algorithm = next_number(), lazy[next_number()]
-    local span, status, most
-    if what == 'Z' then span, status = next_number(), next_number() end
+    local span, status, empties, most
+    if what == 'Z' then span, status, empties = next_number(), next_number(), next_number() end
     if what == 'M' then most = next_number() end
     local state = next_state(k, algorithm)
-    if state and span then lazy.gates.pause(state, span, status) end
+    if state and span then lazy.gates.pause(state, span, status, empties) end
     if state and most then lazy.adjust.lower(state, most) end
     if not state then
       push(-1, k)

@@ -8,15 +8,16 @@
 --   period, count, most         the token bucket that the gate is after the pause
 --
 -- A stored gate is ahead of the stored state: `P`, stop, spent (8 bytes each), status (2 bytes), little-endian. The
--- state is empty where the limiter is unused. A concurrency limiter keeps its gate as a member of its sorted set.
+-- state is empty where the limiter is unused. `spent` is below 0 where the bucket holds more than one permit at `stop`. A
+-- concurrency limiter keeps its gate as a member of its sorted set.
 if part == 'gates' then
-local GATE = '<c1i8i8I2'
+local GATE, FULL = '<c1i8i8I2', 1 - EXACT
 
 -- The gate of a stored value, nil if it has none; and the state, false if it is absent.
 local function split(raw)
   if not raw or #raw < GATE_SIZE or string.byte(raw) ~= 80 then return nil, raw end
   local _, stop, spent, status = struct.unpack(GATE, raw)
-  if stop < 0 or stop >= EXACT or spent < 0 or spent >= EXACT then return nil, raw end
+  if stop < 0 or stop >= EXACT or spent < FULL or spent >= EXACT then return nil, raw end
   return { stop = stop, spent = spent, status = status }, #raw > GATE_SIZE and string.sub(raw, GATE_SIZE + 1)
 end
 
@@ -29,9 +30,9 @@ local function time(gate, permits)
   return math.ceil(permits * gate.period * 1000 / gate.count)
 end
 
--- The time of the permits that were granted and of more, µs
+-- The time of the permits that were granted and of more, µs; 0 for permits that the bucket holds
 local function span(gate, permits)
-  return math.ceil((gate.spent + time(gate, permits)) / 1000)
+  return math.max(math.ceil((gate.spent + time(gate, permits)) / 1000), 0)
 end
 
 local function ends(gate) return gate.stop + span(gate, gate.most - 1) end
@@ -85,7 +86,7 @@ local function refund(open, algorithm, ticks, aux, cost)
   local gate = open.gate
   local name = algorithm.names == 'aux' and aux or algorithm.names == 'ticks' and ticks
   if name ~= gate.stop then return false end
-  gate.spent = math.max(gate.spent - time(gate, cost), 0)
+  gate.spent = math.max(gate.spent - time(gate, cost), gate.spent < 0 and FULL or 0)
   if ends(gate) <= gate.now then open.gate = nil end
   return true
 end
@@ -109,22 +110,23 @@ local function publish(key, left, status)
   redis.pcall('PUBLISH', 'paceway:call:pauses', string.format('%s %.0f %d', key, left, status))
 end
 
--- Pauses a limiter for `span` µs. A pause that ends earlier than the present one changes nothing.
-local function pause(state, span, status)
+-- Pauses a limiter for `span` µs. A pause that ends earlier than the present one changes nothing. One that does not empty
+-- the limiter (0) says nothing about its level.
+local function pause(state, span, status, empties)
   local algorithm, is_open, stop = state.algorithm, state.open, now + span
   if algorithm.pause then
     if not algorithm.pause(is_open, stop, status) then return end
     state.dirty = true
   else
-    local old, spent = is_open.gate, 0
+    local old = is_open.gate
     if old and stop <= old.stop then return end
-    -- Permits that were granted for instants after the later end keep their slots.
-    if old then spent = math.max(old.spent - (stop - old.stop) * 1000, 0) end
-    local gate = { stop = stop, spent = spent, status = status }
-    if not old and algorithm.promised_after then
+    local gate = { stop = stop, spent = empties == 0 and FULL or 0, status = status }
+    if empties == 1 and algorithm.promised_after then
       gate.period, gate.count = algorithm.ramp(is_open.rule)
       gate.spent = math.min(time(gate, algorithm.promised_after(is_open, stop - 1)), EXACT - 1)
     end
+    -- Permits that were granted for instants after the later end keep their slots.
+    if old then gate.spent = math.max(old.spent - (stop - old.stop) * 1000, gate.spent) end
     gate = open(algorithm, gate, now, is_open.rule)
     if not gate then return end
     is_open.gate, state.has_new_gate = gate, true

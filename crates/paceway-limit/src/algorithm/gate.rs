@@ -8,6 +8,10 @@
 //! gate delays no request any more, and is removed; from then on fixed windows may again grant `count` at the end of one
 //! window and `count` at the beginning of the next.
 //!
+//! A pause of a second says nothing about an hour: a limiter of 1000 an hour had lost all of them, and 18 of 20 later calls
+//! were refused. So the bucket of a limiter whose period is more than [`MOST_PAUSES`] times the pause keeps its level: it holds
+//! what it would hold without the pause, all of it if there was no gate before.
+//!
 //! A leaky bucket and a warm-up grant one permit at a time by themselves, so their gate ends with the pause.
 //! The pause of a [`Concurrency`](super::Concurrency) is part of its state.
 
@@ -15,6 +19,10 @@ use super::{Algorithm, EXACT, Grant, Level, MAX_BUDGET, Micros, Open};
 
 /// The longest pause, µs: 366 days. It keeps instants exact.
 pub const MAX_PAUSE: Micros = 366 * 86_400 * 1_000_000;
+/// A pause empties a limiter unless its period is longer than so many of the pause.
+pub const MOST_PAUSES: i64 = 10;
+/// The `spent` of a bucket that holds all permits at the end of its pause, whatever the rule is.
+const FULL: i64 = 1 - EXACT;
 
 /// Until when a limiter is paused, and what it has granted since.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -22,7 +30,8 @@ pub struct Gate {
     /// The end of the pause, µs of the store's clock.
     pub until: Micros,
     /// The time of the permits that were granted for instants from `until` on, each by the rule of its request, ns. A number of
-    /// permits would become another time when the rate of the limiter changes.
+    /// permits would become another time when the rate of the limiter changes. Below 0 it is the time of the permits that the
+    /// bucket holds at `until` besides the first one.
     pub spent: i64,
     /// The status of the upstream's answer that caused the pause, such as 429.
     pub status: u16,
@@ -61,6 +70,12 @@ impl Gate {
         Self { spent: (spent as i64).min(EXACT - 1), ..self }
     }
 
+    /// The gate of a pause that says nothing about the level of its limiter.
+    #[must_use]
+    pub fn keeping_level(self) -> Self {
+        Self { spent: FULL, ..self }
+    }
+
     /// The gate of two pauses: the one that ends later. Among equals the older one stays, with its grants.
     #[must_use]
     pub fn or_later(self, new: Self) -> Self {
@@ -89,9 +104,9 @@ impl Ramp {
         (permits as f64 * self.period as f64 * 1_000.0 / self.count as f64).ceil()
     }
 
-    /// The time of `spent` ns and of `permits` more, µs.
+    /// The time of `spent` ns and of `permits` more, µs; 0 for permits that the bucket holds.
     fn span(self, spent: i64, permits: i64) -> Micros {
-        ((spent as f64 + self.time(permits)) / 1_000.0).ceil() as Micros
+        ((spent as f64 + self.time(permits)) / 1_000.0).ceil().max(0.0) as Micros
     }
 }
 
@@ -115,12 +130,13 @@ impl OpenGate {
     }
 
     /// The gate of this pause and another one: the one that ends later. Permits that were granted for instants after the later
-    /// end keep their slots, so they count as spent through the new gate: otherwise their slots would be granted twice.
+    /// end keep their slots, so they count as spent through the new gate: otherwise their slots would be granted twice. A new
+    /// gate that keeps the level holds what this one would hold by then.
     #[must_use]
     pub fn or_later(&self, new: Gate) -> Gate {
         let later = new.until - self.gate.until;
         match later > 0 {
-            true => Gate { spent: (self.gate.spent - later * 1_000).max(0), ..new },
+            true => Gate { spent: (self.gate.spent - later * 1_000).max(new.spent), ..new },
             false => self.gate,
         }
     }
@@ -160,7 +176,8 @@ impl OpenGate {
     pub fn refund(&mut self, open: &Open, mut grant: Grant, cost: i64) {
         if name(open, &mut grant).is_some_and(|name| *name == self.gate.until) {
             let spent = self.gate.spent as f64 - self.ramp.time(cost);
-            self.gate.spent = spent.max(0.0) as i64;
+            let least = if self.gate.spent < 0 { FULL } else { 0 };
+            self.gate.spent = spent.max(least as f64) as i64;
         }
     }
 

@@ -25,6 +25,8 @@ pub(super) struct Planned {
     enforce: bool,
     on_failure: OnFailure,
     on_loss: OnLoss,
+    /// The period of its rate, µs.
+    period: i64,
     /// The weights of its tenants; `None`: first come, first served.
     weights: Option<HashMap<Arc<str>, i64>>,
 }
@@ -45,6 +47,7 @@ impl Planned {
             enforce: limit.enforce,
             on_failure: limit.on_failure(),
             on_loss: limit.on_loss,
+            period: limit.period(),
             weights: limit.weights.as_ref().map(|weights| {
                 weights
                     .iter()
@@ -79,6 +82,7 @@ impl Planned {
             cost,
             enforce: self.enforce,
             horizon: algorithm.horizon(micros(max_wait), self.most),
+            period: self.period,
             on_loss: self.on_loss,
             // A store in memory that is full of keys counts further ones together.
             overflow: key.map(|_| self.names.of(Some("#overflow")).into()),

@@ -274,6 +274,11 @@ impl Limit {
         rule.ok_or_else(|| RuleError { limit: self.name.clone(), why })
     }
 
+    /// The period of its rate, µs.
+    pub(super) fn period(&self) -> i64 {
+        self.rate.period_micros()
+    }
+
     /// The quota that a refused caller of an HTTP service reads.
     pub(super) fn policy(&self) -> Policy {
         let quota = match self.shape {

@@ -19,6 +19,9 @@ pub struct Check {
     /// How far into the future this limiter may already have granted permits, in µs. After the store loses its data, the
     /// limiter counts as exhausted for this long. See [`Algorithm::horizon`].
     pub horizon: Micros,
+    /// The period of the limiter's rate as it is written, in µs: 1000 an hour have one of an hour. A pause that is much
+    /// shorter leaves the level as it is.
+    pub period: Micros,
     /// Whether the limiter closes for that long after a loss, or continues with the states that the store has.
     pub on_loss: OnLoss,
     /// The key of the shared state that counts this key when the store has no room for another one.
@@ -101,6 +104,7 @@ impl Check {
             cost: 1,
             enforce: true,
             horizon: 0,
+            period: algorithm.refill_time(),
             on_loss: OnLoss::Close,
             overflow: None,
             on_failure,
@@ -119,6 +123,13 @@ impl Check {
     #[must_use]
     pub fn with_horizon(self, horizon: Micros) -> Self {
         Self { horizon, ..self }
+    }
+
+    /// Sets the [`period`](Self::period) of the limiter's rate, the time in which all of its permits flow in unless this is
+    /// called.
+    #[must_use]
+    pub fn with_period(self, period: Micros) -> Self {
+        Self { period, ..self }
     }
 
     /// Sets what the limiter does after a data loss, [`OnLoss::Close`] unless this is called.

@@ -2,7 +2,11 @@
 
 use super::{Check, Checks, Decision, StoreError, TenantLevel};
 use crate::algorithm::{
-    Grant, Level, Micros, concurrency::Ticket, fair::Place, gate::MAX_PAUSE, reserve::Parts,
+    Grant, Level, Micros,
+    concurrency::Ticket,
+    fair::Place,
+    gate::{MAX_PAUSE, MOST_PAUSES},
+    reserve::Parts,
     token_bucket::BlockAsk,
 };
 use std::time::Duration;
@@ -111,6 +115,9 @@ pub enum Entry {
 pub struct Pause {
     /// How long nothing is granted, in µs from the store's now; at most [`MAX_PAUSE`].
     pub span: Micros,
+    /// How long it takes as a whole, in µs: [`span`](Self::span) is what is left of that. It says nothing about a much longer
+    /// period ([`empties`](Self::empties)).
+    pub whole: Micros,
     /// The status of the upstream's answer that asked for it, such as 429.
     pub status: u16,
 }
@@ -172,7 +179,18 @@ impl Pause {
     /// The pause of `span`, or of [`MAX_PAUSE`] if that is shorter.
     pub fn of(span: Duration, status: u16) -> Self {
         let span = Micros::try_from(span.as_micros()).unwrap_or(MAX_PAUSE).min(MAX_PAUSE);
-        Self { span, status }
+        Self { span, whole: span, status }
+    }
+
+    /// The pause of `span` µs for limiters that have no permit left, whatever their periods are.
+    pub fn emptying(span: Micros, status: u16) -> Self {
+        Self { span, whole: MAX_PAUSE, status }
+    }
+
+    /// Whether a limiter begins with one permit after the pause. It keeps its level if its period is more than ten times the
+    /// pause.
+    pub fn empties(self, check: &Check) -> bool {
+        check.period <= self.whole.saturating_mul(MOST_PAUSES)
     }
 
     /// The entries that pause the limiters of a request, except those that only observe.

@@ -90,6 +90,8 @@ pub struct KnownPause {
     pub status: u16,
     version: u64,
     /// The store has said that it knows of this end. A pause that this process has learned from an answer of the upstream
+    /// How long it takes as a whole, as far as this process knows.
+    whole: Micros,
     /// is on its way to the store until then.
     is_told: bool,
     /// The store decided as if there were no pause; when that was noticed.
@@ -176,6 +178,7 @@ impl Pauses {
             // A call that was asked before the store knew of the pause may have been decided without it.
             let is_news = grows || before.is_some_and(|known| known.is_told != is_told);
             let (until, version) = match before {
+            let whole = before.map_or(0, |known| known.whole).max(left_until(until));
                 Some(known) if !is_news => (known.until, known.version),
                 before => {
                     // Before a request can know of the pause: none that does is served from these permits.
@@ -184,7 +187,7 @@ impl Pauses {
                     (until, self.version.fetch_add(1, SeqCst) + 1)
                 }
             };
-            table.put(&key, KnownPause { until, status, version, is_told, doubted: None });
+            table.put(&key, KnownPause { until, status, whole, version, is_told, doubted: None });
             self.count.store(table.count(), SeqCst);
             match before {
                 None => Some(PauseEvent::Began { key, until, status }),
@@ -337,7 +340,7 @@ impl KnownPause {
 
     /// The same pause for a store.
     pub fn pause(&self) -> Pause {
-        Pause { span: self.left(), status: self.status }
+        Pause { span: self.left(), whole: self.whole, status: self.status }
     }
 
     /// Whether the end `until`, as a message of the store tells it, is that of this pause or a later one.

@@ -24,11 +24,21 @@ impl Limiter {
     }
 
     fn pause(&mut self, now: Micros, span: Micros) {
-        let gate = Gate::new(now, span, 429);
-        self.gate = Some(match self.open(now) {
-            (_, Some(old)) => old.or_later(gate),
-            (open, None) => gate.beside(&open, &self.rule),
-        });
+        let (open, old) = self.open(now);
+        let gate = Gate::new(now, span, 429).beside(&open, &self.rule);
+        self.gate = Some(old.map_or(gate, |old| old.or_later(gate)));
+    }
+
+    /// A pause that is short beside the period of the rule.
+    fn pause_shortly(&mut self, now: Micros, span: Micros) {
+        let gate = Gate::new(now, span, 429).keeping_level();
+        let (_, old) = self.open(now);
+        self.gate = Some(old.map_or(gate, |old| old.or_later(gate)));
+    }
+
+    fn remaining(&mut self, now: Micros) -> i64 {
+        let (open, gate) = self.open(now);
+        gate.map_or_else(|| open.level(), |gate| gate.level(&open)).remaining
     }
 
     fn open(&mut self, now: Micros) -> (Open, Option<OpenGate>) {
@@ -371,3 +381,5 @@ fn a_notified_request_keeps_its_turn() {
     assert_eq!((again, called), (second, vec![]));
     assert_eq!(with(T0 + 501_000, None, None, None).1, [2]);
 }
+
+mod levels;

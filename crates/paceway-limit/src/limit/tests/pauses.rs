@@ -45,7 +45,7 @@ fn store() -> Arc<dyn Store> {
 }
 
 async fn pause(store: &Arc<dyn Store>, checks: &Checks, span: Micros) {
-    store.pause(checks, Pause { span, status: 429 }).get().await.expect("an answer");
+    store.pause(checks, Pause::emptying(span, 429)).get().await.expect("an answer");
 }
 
 /// One call: the instant at which it is made, or at which it is refused.

@@ -290,7 +290,7 @@ async fn a_pause_keeps_the_order() {
     }
     sleep(Duration::from_millis(975)).await;
     let checks = Checks::from([check(bucket(), "", 1)]);
-    let pause = Pause { span: 5 * SECOND, status: 429 };
+    let pause = Pause::emptying(5 * SECOND, 429);
     shared.pause(&checks, pause).get().await.expect("an answer");
     let mut ended = Vec::new();
     for call in calls {

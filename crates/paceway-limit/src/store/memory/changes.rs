@@ -176,10 +176,12 @@ impl MemoryStore {
         if let Some(leases) = opened.open.leases() {
             leases.pause(gate);
         } else {
-            let gate = match &opened.gate {
-                Some(old) => old.or_later(gate),
-                None => gate.beside(&opened.open, &check.algorithm),
+            let gate = if pause.empties(check) {
+                gate.beside(&opened.open, &check.algorithm)
+            } else {
+                gate.keeping_level()
             };
+            let gate = opened.gate.as_ref().map_or(gate, |old| old.or_later(gate));
             opened.gate = OpenGate::new(gate, now, &check.algorithm).map(Box::new);
         }
         let level = opened.level();

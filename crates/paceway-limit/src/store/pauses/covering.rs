@@ -21,6 +21,8 @@ pub struct Covering {
     pub until: Instant,
     /// See [`KnownPause::status`].
     pub status: u16,
+    /// How long it takes as a whole.
+    whole: Micros,
     /// The store was asked after the pause was learned, so it has lost the pause.
     pub is_lost: bool,
     /// An operator holds the limiter, of which the store does not know.
@@ -49,7 +51,7 @@ impl Covering {
 
     /// The same pause for a store.
     pub fn pause(&self) -> Pause {
-        Pause { span: self.left(), status: self.status }
+        Pause { span: self.left(), whole: self.whole, status: self.status }
     }
 }
 
@@ -70,17 +72,17 @@ impl Pauses {
             return None;
         }
         let covers = |(index, check): (usize, &Check)| {
-            let KnownPause { until, status, version, is_told, .. } =
+            let KnownPause { until, status, whole, version, is_told, .. } =
                 self.get(&check.key).filter(|known| check.enforce && at < known.until)?;
             let is_lost = version <= asked.0;
             // The store's clock decides on the last 100 ms, which is how well the end is known here, once it knows of the
             // pause. A decision that is older would have said that the limiter is paused.
             let is_last = || until.saturating_duration_since(decided) <= KNOWN_WITHIN;
             let is_true = is_lost && (is_behind || is_told && is_last());
-            (!is_true).then_some(Covering { index, until, status, is_lost, is_held: false })
+            (!is_true).then_some(Covering { index, until, status, whole, is_lost, is_held: false })
         };
         let held = self.held(checks).filter(|(_, until)| at < *until).map(|(index, until)| {
-            Covering { index, until, status: 0, is_lost: false, is_held: true }
+            Covering { index, until, status: 0, whole: 0, is_lost: false, is_held: true }
         });
         let paused = checks.iter().enumerate().filter_map(covers);
         paused.chain(held).max_by_key(|covering| covering.until)

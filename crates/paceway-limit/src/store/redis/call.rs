@@ -188,6 +188,7 @@ impl<'e> ScriptCall<'e> {
             }
             Entry::Lower { check, remaining } => {
                 self.packed.push(b'M');
+                self.number(pause.empties(check).into());
                 self.head(check);
                 self.number((*remaining).max(0));
                 self.rule(check);

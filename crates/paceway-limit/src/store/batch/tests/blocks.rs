@@ -115,7 +115,7 @@ async fn permits_of_a_block_end_with(
     let admin = Batched::over(backend, pauses);
     match event {
         Event::Pause => {
-            let pause = Pause { span: 3_000_000, status: 429 };
+            let pause = Pause::emptying(3_000_000, 429);
             store.pause(&checks, pause).get().await.expect("an answer");
         }
         Event::NewsOfAPause => store.pauses().learn(&checks[0].key, 100_000, 429),
