@@ -4,6 +4,7 @@
 mod support;
 
 mod contract;
+mod ends_of_pauses;
 mod envoy_rate_limit;
 mod epochs;
 mod laws;

@@ -24,6 +24,7 @@
 --     Z k kind span status empties ARGS…                     pause for `span` µs, and look; 0: the level stays
 --     M k kind most ARGS…                                    lower the level to `most`, and look
 --     K k kind cost ARGS…                                    charge permits that were used already
+--   ARGV[5]   the end of the channel of pauses, such as `:1` in database 1: messages know no databases. Absent in database 0
 --   reply     that of plain.lua, then integers in doubles, for each entry one of what follows. With tenants or a new epoch the
 --             reply is a list of this string, the names of the tenants, and the epoch
 --     D  1 at 0 bound remaining next reset_after, then n times: at whole ticks born aux

@@ -107,7 +107,7 @@ end
 -- Tells all gateways that a limiter is paused for `left` µs. A refused PUBLISH must not end the script after other keys
 -- were written: the gateways learn the pause from the next decision.
 local function publish(key, left, status)
-  redis.pcall('PUBLISH', 'paceway:call:pauses', string.format('%s %.0f %d', key, left, status))
+  redis.pcall('PUBLISH', 'paceway:call:pauses' .. (ARGV[5] or ''), string.format('%s %.0f %d', key, left, status))
 end
 
 -- Pauses a limiter for `span` µs. A pause that ends earlier than the present one changes nothing. One that does not empty

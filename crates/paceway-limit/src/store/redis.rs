@@ -68,6 +68,8 @@ pub struct RedisStore {
     groups: Option<Arc<Groups>>,
     /// The SHA-1 hash by which the servers know the script.
     hash: Arc<str>,
+    /// The database of the states.
+    database: u8,
     calls: Arc<Calls>,
     notes: Arc<KnownNotes>,
 }
@@ -130,6 +132,7 @@ impl RedisStore {
             epochs,
             groups: None,
             hash,
+            database: url.database.unwrap_or(0),
             calls: Arc::default(),
             notes: Arc::default(),
         })
@@ -145,7 +148,7 @@ impl RedisStore {
     pub fn receive_pauses(&self, prefix: &str, pauses: &Arc<Pauses>, id: &Arc<str>) {
         pauses.set_hears(false);
         let (prefix, pauses, id) = (prefix.into(), pauses.clone(), id.clone());
-        self.listen(Topic::News { prefix, pauses, id });
+        self.listen(Topic::News { prefix, database: self.database, pauses, id });
     }
 
     fn listen(&self, topic: Topic) {
@@ -260,11 +263,11 @@ impl RedisStore {
         &self,
         call: &ScriptCall<'_>,
     ) -> Result<(Vec<Reply>, Option<Epoch>), StoreError> {
-        let key = call.epoch();
-        let said = match self.call(key, &call.command("EVALSHA", &self.hash)).await? {
+        let (key, database) = (call.epoch(), self.database);
+        let said = match self.call(key, &call.command("EVALSHA", &self.hash, database)).await? {
             // The server has no script of this hash and has executed nothing.
             Value::ServerError(error) if error.code() == "NOSCRIPT" => {
-                self.call(key, &call.command("EVAL", SCRIPT)).await?
+                self.call(key, &call.command("EVAL", SCRIPT, database)).await?
             }
             said => said,
         };

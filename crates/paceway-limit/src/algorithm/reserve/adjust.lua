@@ -119,7 +119,7 @@ local function publish(state)
   if is_taken then
     -- The permits of a waiting request itself may be what leaves no room for it earlier in a window.
     if algorithm.kind == 83 then next = 0 end
-    redis.pcall('PUBLISH', 'paceway:call:pauses', string.format('%s %.0f free', state.key, next))
+    redis.pcall('PUBLISH', 'paceway:call:pauses' .. (ARGV[5] or ''), string.format('%s %.0f free', state.key, next))
   end
 end
 return { lower = lower, charge = charge, give_back = give_back, move_up = move_up, publish = publish }

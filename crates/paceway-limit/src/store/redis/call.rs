@@ -5,6 +5,7 @@
 use super::{
     epoch::Expected,
     plain::{PlainWay, Way, horizon},
+    topic::channel_end,
 };
 use crate::{
     algorithm::{
@@ -77,8 +78,8 @@ impl<'e> ScriptCall<'e> {
         &self.epoch
     }
 
-    /// Returns the command: `EVALSHA` with the script's hash, or `EVAL` with its text.
-    pub(super) fn command(&self, by: &str, script: &str) -> Cmd {
+    /// Returns the command in a database: `EVALSHA` with the script's hash, or `EVAL` with its text.
+    pub(super) fn command(&self, by: &str, script: &str, database: u8) -> Cmd {
         let words = self.args.args_iter();
         let bytes =
             words.clone().map(|word| if let Arg::Simple(word) = word { word.len() } else { 0 });
@@ -98,6 +99,9 @@ impl<'e> ScriptCall<'e> {
         }
         if !self.packed.is_empty() {
             command.write_arg(&self.packed);
+            if database > 0 {
+                command.write_arg(channel_end(database).as_bytes());
+            }
         }
         command
     }

@@ -17,9 +17,14 @@ pub(super) enum Topic {
     /// Tickets of this connection whose requests get a concurrency permit. The channel has the number of the connection.
     Calls(Arc<Calls>),
     /// News that concern all gateways: the pauses of limiters, and slots that have become free. Other deployments may use
-    /// the server, so only keys that begin with this prefix are meant. A channel with the `id` of this process shows the
-    /// others that it lives; its messages mean nothing.
-    News { prefix: Arc<str>, pauses: Arc<Pauses>, id: Arc<str> },
+    /// the server, so only keys that begin with this prefix are meant, and each database has a channel. A channel with the
+    /// `id` of this process shows the others that it lives; its messages mean nothing.
+    News { prefix: Arc<str>, database: u8, pauses: Arc<Pauses>, id: Arc<str> },
+}
+
+/// The end of the channel of pauses in a database: subscribers receive those of all databases of a server.
+pub(super) fn channel_end(database: u8) -> String {
+    if database == 0 { String::new() } else { format!(":{database}") }
 }
 
 // === impl Topic ===
@@ -29,7 +34,9 @@ impl Topic {
     pub(super) fn channels(&self) -> Vec<String> {
         match self {
             Self::Calls(calls) => vec![format!("{CHANNEL}{}", calls.gateway())],
-            Self::News { id, .. } => vec![format!("{CHANNEL}pauses"), format!("{CHANNEL}{id}")],
+            Self::News { database, id, .. } => {
+                vec![format!("{CHANNEL}pauses{}", channel_end(*database)), format!("{CHANNEL}{id}")]
+            }
         }
     }
 
@@ -105,7 +112,7 @@ mod tests {
     use rstest::rstest;
 
     fn news(prefix: &str, pauses: &Arc<Pauses>) -> Topic {
-        Topic::News { prefix: prefix.into(), pauses: pauses.clone(), id: "f00".into() }
+        Topic::News { prefix: prefix.into(), database: 0, pauses: pauses.clone(), id: "f00".into() }
     }
 
     #[rstest]
