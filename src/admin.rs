@@ -152,6 +152,9 @@ async fn measured(State(admin): State<Admin>) -> impl IntoResponse {
     for (plan, left) in limiters::pauses(&admin) {
         plan.metrics.paused.set(left);
     }
+    if let Some(health) = &admin.health {
+        metrics::store_clock_set_back().set(health.clock_ahead() as f64 / 1e6);
+    }
     if let Some(states) = admin.store.states() {
         metrics::store_states().set(states as f64);
     }
@@ -247,6 +250,10 @@ fn store(health: &Health) -> serde_json::Value {
     let millis = |span: Duration| span.as_micros() as f64 / 1e3;
     said["round_trip_ms"] = millis(health.pace.round_trip()).into();
     said["timeout_ms"] = millis(health.pace.limit()).into();
+    match health.clock_ahead() {
+        0 => {}
+        ahead => said["clock_set_back_s"] = (ahead as f64 / 1e6).into(),
+    }
     let failures: Vec<_> = failures
         .into_iter()
         .map(|(group, span, why)| {

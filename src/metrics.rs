@@ -19,7 +19,8 @@ pub use counts::{Decisions, Outcomes, Statuses};
 pub use exported::{
     ConnectionMetrics, config_loaded, config_reloads, install, limits_from_errors,
     limits_from_loaded, limits_from_rows, limits_from_up, log_dropped, max_files, open_files,
-    spans, store, store_health, store_losses, store_pace, store_states, store_up, tasks,
+    spans, store, store_clock_set_back, store_health, store_losses, store_pace, store_states,
+    store_up, tasks,
 };
 pub use handles::{
     LimiterMetrics, RouteMetrics, SettledPermits, UpstreamMetrics, addresses, certificate,

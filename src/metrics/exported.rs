@@ -25,6 +25,7 @@ const CONNECTIONS_REFUSED: &str = "paceway_connections_refused_total";
 const STORE_SECONDS: &str = "paceway_store_seconds";
 const STORE_ERRORS: &str = "paceway_store_errors_total";
 const STORE_LOSSES: &str = "paceway_store_losses_total";
+const STORE_CLOCK_SET_BACK: &str = "paceway_store_clock_set_back_seconds";
 const STORE_BLOCK_PERMITS: &str = "paceway_store_block_permits_total";
 const STORE_UP: &str = "paceway_store_up";
 const STORE_BREAKER: &str = "paceway_store_breaker_state";
@@ -91,6 +92,11 @@ pub fn store() -> StoreMetrics {
 /// Returns the counter of times at which the store lost states, for example when Redis restarted without its data.
 pub fn store_losses() -> Counter {
     counter!(STORE_LOSSES)
+}
+
+/// Returns the gauge of the time by which the store's clock is ahead of that of its server, which was set back.
+pub fn store_clock_set_back() -> Gauge {
+    gauge!(STORE_CLOCK_SET_BACK)
 }
 
 /// Returns the gauge that is 1 while the store gives decisions, and 0 otherwise.
@@ -218,6 +224,10 @@ fn describe() {
         "Permits that the store granted in blocks for later requests."
     );
     describe_counter!(STORE_LOSSES, "Times the store had lost states, or may have.");
+    describe_gauge!(
+        STORE_CLOCK_SET_BACK,
+        "By how much the clock of limiters is ahead of that of the store, which was set back."
+    );
     describe_gauge!(STORE_UP, "1 while the store answers.");
     describe_gauge!(
         STORE_BREAKER,

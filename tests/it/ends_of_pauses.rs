@@ -1,4 +1,4 @@
-//! Pauses that are told to other gateways, and ended there, by a real Redis.
+//! Pauses of gateways in several databases of a real Redis.
 
 use crate::support::{Gateway, Redis, Reply, Upstream, eventually, reply};
 
@@ -34,7 +34,7 @@ routes: [{{ suffix: \"*\", limiters: [quota] }}]
         };
         gateway.events().iter().any(begins)
     };
-    eventually("a gateway of the same database hears of it", async || hears(&second).then_some(()))
+    eventually("a gateway of the same database learns of it", async || hears(&second).then_some(()))
         .await;
     assert_eq!(second.get("/x").await.problem(), "upstream-throttled");
     assert!(!hears(&other));

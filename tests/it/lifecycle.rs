@@ -100,7 +100,7 @@ async fn vendor() -> Upstream {
 type Labels = [(&'static str, &'static str)];
 
 /// The metrics of the contract that have a meaning now, with their types and labels.
-pub(crate) const METRICS: [(&str, &str, &[&str]); 48] = [
+pub(crate) const METRICS: [(&str, &str, &[&str]); 49] = [
     ("paceway_granted_permits_total", "counter", &["limiter"]),
     ("paceway_limiter_wait_seconds", "histogram", &["limiter"]),
     ("paceway_limiter_rate", "gauge", &["limiter"]),
@@ -135,6 +135,7 @@ pub(crate) const METRICS: [(&str, &str, &[&str]); 48] = [
     ("paceway_store_errors_total", "counter", &["kind"]),
     ("paceway_store_block_permits_total", "counter", &["fate"]),
     ("paceway_store_losses_total", "counter", &[]),
+    ("paceway_store_clock_set_back_seconds", "gauge", &[]),
     ("paceway_store_up", "gauge", &[]),
     ("paceway_store_breaker_state", "gauge", &[]),
     ("paceway_store_gateways", "gauge", &[]),

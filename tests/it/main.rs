@@ -78,6 +78,7 @@ mod service_access;
 mod settle;
 mod settle_waiting;
 mod smuggling;
+mod store_clock;
 mod store_hostile;
 mod store_pauses;
 mod store_start;

@@ -27,6 +27,8 @@ pub(crate) struct Redis {
     child: Child,
     port: u16,
     args: Vec<String>,
+    /// Its clock is that of the file `clock` in its directory.
+    has_clock: bool,
     dir: tempfile::TempDir,
 }
 
@@ -60,13 +62,29 @@ impl Redis {
 
     /// With more arguments on the command line.
     pub(crate) fn with(args: &[&str]) -> Self {
+        Self::launched(args, false)
+    }
+
+    /// With a clock that can be [set](Self::set_clock).
+    pub(crate) fn with_a_clock() -> Self {
+        Self::launched(&[], true)
+    }
+
+    /// Shifts its clock by seconds, as in `-3600`.
+    pub(crate) fn set_clock(&self, shift: &str) {
+        let new = self.dir.path().join("new");
+        std::fs::write(&new, shift).expect("a file");
+        std::fs::rename(new, self.dir.path().join("clock")).expect("a clock");
+    }
+
+    fn launched(args: &[&str], has_clock: bool) -> Self {
         let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
         // Another process may take the port between the look and the start.
         for _ in 0..10 {
             let dir = tempfile::tempdir().expect("a directory");
             let port = free_port();
-            let child = launch(port, &args, &dir);
-            let mut redis = Self { child, port, args: args.clone(), dir };
+            let child = launch(port, &args, has_clock, &dir);
+            let mut redis = Self { child, port, args: args.clone(), has_clock, dir };
             if redis.comes_up() {
                 return redis;
             }
@@ -146,7 +164,7 @@ impl Redis {
 
     /// Starts the server again, without data, on the port that it had.
     pub(crate) fn start_again(&mut self) {
-        self.child = launch(self.port, &self.args, &self.dir);
+        self.child = launch(self.port, &self.args, self.has_clock, &self.dir);
         assert!(self.comes_up(), "redis-server does not come back on port {}", self.port);
     }
 
@@ -187,9 +205,18 @@ pub(super) fn command(port: u16, words: &[&str]) -> std::io::Result<Said> {
     read(&mut BufReader::new(stream))
 }
 
-fn launch(port: u16, args: &[String], dir: &tempfile::TempDir) -> Child {
+fn launch(port: u16, args: &[String], has_clock: bool, dir: &tempfile::TempDir) -> Child {
     let bin = binary();
     let mut command = Command::new(&bin);
+    if has_clock {
+        let (file, library) = (dir.path().join("clock"), dir.path().join("clock.so"));
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/clock.c");
+        let mut build = Command::new("cc");
+        build.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source);
+        assert!(build.status().expect("cc, which links Rust").success());
+        std::fs::write(&file, "0").expect("a clock");
+        command.env("LD_PRELOAD", library).env("CLOCK", file);
+    }
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
     command.args(["--appendonly", "no"]).args(args);
     command.current_dir(dir.path()).stdin(Stdio::null()).stdout(Stdio::null());

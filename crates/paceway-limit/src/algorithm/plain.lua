@@ -9,7 +9,7 @@
 --   KEYS[1]     the epoch, or the key that epoch.lua names
 --   KEYS[2..]   the states of the n groups, then those of the blocks and of the windows, no key twice, none of which
 --               another entry of the call uses
---   ARGV[1]     now in µs, or -1 for the server's TIME (tests bring their own clock)
+--   ARGV[1]     now in µs (tests bring their own clock), or below 0 for the server's TIME: see epoch.lua
 --   ARGV[2]     empty, or n and the numbers of requests for windows and for blocks (2 bytes each), and for groups of one
 --               rule and cost in a row: the 26 bytes that a state of the rule begins with; as doubles ticks a µs, ticks of
 --               a full bucket, ticks of one request, the longest distance from now in µs, the horizon in µs (how long after
@@ -25,10 +25,10 @@
 -- bytes take eight times as long. The replies to the entries follow in the same string (entries.lua). When the gateway does not
 -- know the epoch, the reply is a list of this string and the epoch.
 
-local now = tonumber(ARGV[1])
+local now, seen = tonumber(ARGV[1]), nil
 if now < 0 then
   local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
+  seen, now = -1 - now, time[1] * 1000000 + time[2]
 end
 
 -- The value of a key; for one of another type a text that is no state.
@@ -61,11 +61,29 @@ else
   end
   epoch = states[1]
 end
+-- An epoch of a clock that was set back is longer. For `=` it is not read, and nothing is written.
+if seen and (now + STEP < seen or epoch and #epoch > 17 or #ARGV[3] > 18) then
+  local clock, known, is_read = now, string.match(ARGV[3], '^[%w/]*'), string.sub(ARGV[3], -1) ~= '='
+  local ahead, since = string.match(is_read and epoch or known, SET_BACK)
+  if not ahead then ahead, since = string.match(known, SET_BACK) end
+  if ahead then
+    set_back = '/' .. ahead .. '/' .. since
+    now = clock + math.max(ahead - floor(math.max(clock - since, 0) / 100), 0)
+  end
+  if is_read and now + STEP < seen then
+    now, set_back = seen, string.format('/%.0f/%.0f', seen - clock, clock)
+  end
+  local began = is_read and epoch and string.match((string.gsub(epoch, SET_BACK, '')), '^[NL]%d+$')
+  if began and epoch ~= began .. set_back then
+    epoch = began .. set_back
+    redis.call('SET', KEYS[1], epoch, 'PX', EPOCH_TTL)
+  end
+end
 if epoch ~= ARGV[3] or epoch == '' then
   epoch = judge(epoch, ARGV[3], now)
-  if epoch ~= string.match(ARGV[3], '^%w*') then new_epoch = epoch end
+  if epoch ~= string.match(ARGV[3], '^[%w/]*') then new_epoch = epoch end
 end
-if string.byte(epoch) == 76 then lost_at = tonumber(string.sub(epoch, 2)) end -- 'L'
+if string.byte(epoch) == 76 then lost_at = tonumber(string.match(epoch, '%d+')) end -- 'L'
 
 -- The numbers of the reply, and how many; and the entries of those that take the long way.
 local said, n, long = { now, 0, 0, 0, 0, 0, 0, 0 }, 1, nil

@@ -294,6 +294,11 @@ impl Health {
         self.losses.closes(check, self.clock().now())
     }
 
+    /// By how much the store's clock is ahead of that of its server, µs; 0 unless that was set back.
+    pub fn clock_ahead(&self) -> Micros {
+        self.losses.clock_ahead(self.clock().now())
+    }
+
     pub(super) fn clock(&self) -> StoreClock {
         *self.clock.lock()
     }

@@ -88,10 +88,10 @@ pub struct KnownPause {
     pub until: Instant,
     /// The status of the answer that caused it, such as 429; 0 as long as only the length of the pause is known.
     pub status: u16,
-    version: u64,
-    /// The store has said that it knows of this end. A pause that this process has learned from an answer of the upstream
     /// How long it takes as a whole, as far as this process knows.
     whole: Micros,
+    version: u64,
+    /// The store has said that it knows of this end. A pause that this process has learned from an answer of the upstream
     /// is on its way to the store until then.
     is_told: bool,
     /// The store decided as if there were no pause; when that was noticed.
@@ -175,10 +175,10 @@ impl Pauses {
                 Some(known) if !grows => known.is_told || tells && known.ends_by(until),
                 _ => tells,
             };
+            let whole = before.map_or(0, |known| known.whole).max(left_until(until));
             // A call that was asked before the store knew of the pause may have been decided without it.
             let is_news = grows || before.is_some_and(|known| known.is_told != is_told);
             let (until, version) = match before {
-            let whole = before.map_or(0, |known| known.whole).max(left_until(until));
                 Some(known) if !is_news => (known.until, known.version),
                 before => {
                     // Before a request can know of the pause: none that does is served from these permits.

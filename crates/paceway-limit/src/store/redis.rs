@@ -39,9 +39,9 @@ use crate::{
     algorithm::SCRIPT,
     log::{Permit, Throttle},
 };
+use answer::ScriptReply;
 use call::ScriptCall;
 use cluster::RedisCluster;
-use epoch::Epoch;
 use note::KnownNotes;
 use parking_lot::Mutex;
 use redis::{Cmd, Value};
@@ -251,18 +251,18 @@ impl RedisStore {
     ) -> Result<Vec<Reply>, StoreError> {
         let expected = self.epochs.expected(lane);
         let call = ScriptCall::new(now, self.epochs.key(lane), expected, entries);
-        let (replies, epoch) = self.execute(&call).await?;
-        if let Some(epoch) = epoch {
+        let reply = self.execute(&call).await?;
+        if let Some(epoch) = reply.epoch {
             self.epochs.learn(lane, expected, epoch);
         }
-        Ok(replies)
+        if now.is_none() {
+            self.epochs.see(lane, reply.now);
+        }
+        Ok(reply.replies)
     }
 
-    /// Sends a call of the script; returns the replies, and the epoch if it is not the expected one.
-    async fn execute(
-        &self,
-        call: &ScriptCall<'_>,
-    ) -> Result<(Vec<Reply>, Option<Epoch>), StoreError> {
+    /// Sends a call of the script, and reads its reply.
+    async fn execute(&self, call: &ScriptCall<'_>) -> Result<ScriptReply, StoreError> {
         let (key, database) = (call.epoch(), self.database);
         let said = match self.call(key, &call.command("EVALSHA", &self.hash, database)).await? {
             // The server has no script of this hash and has executed nothing.

@@ -20,6 +20,8 @@ pub struct StateLosses {
     /// Whether any loss is known; most of the time none is.
     some: AtomicBool,
     lanes: Mutex<HashMap<Box<str>, Micros, RandomState>>,
+    /// By how much the store's clock was ahead of that of its server, which was set back, and the server's instant then.
+    ahead: Mutex<Option<[Micros; 2]>>,
     /// How many losses have been found while this process ran.
     found: watch::Sender<u64>,
 }
@@ -54,6 +56,18 @@ impl StateLosses {
         drop(lanes);
         let left = check.algorithm.closed_until(check.loss(at)?) - now;
         (left > 0).then_some(left)
+    }
+
+    /// Notes that the server's clock was set back: at its instant `since` the store's is ahead by `ahead` µs.
+    #[cfg(any(test, feature = "redis"))]
+    pub(in crate::store) fn note_clock(&self, ahead: Micros, since: Micros) {
+        *self.ahead.lock() = Some([ahead, since]);
+    }
+
+    /// By how much the store's clock, which is `now`, is ahead of that of its server, µs; 0 if that was not set back.
+    pub(super) fn clock_ahead(&self, now: Micros) -> Micros {
+        let Some([ahead, since]) = *self.ahead.lock() else { return 0 };
+        (ahead - (now - ahead - since).max(0) / 100).max(0)
     }
 
     /// Resolves after each loss that is found from now on.

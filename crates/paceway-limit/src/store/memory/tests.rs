@@ -80,7 +80,7 @@ fn what_is_done_to_a_limiter_alone_is_done_to_the_state_that_others_ask_with() {
     assert!(at.iter().any(|grant| store.refund_at(NOW, &own, *grant) == Reply::Done(true)));
     assert_eq!(granted(&store, &own), 1);
     store.forget_at(NOW, &own);
-    store.pause_at(NOW, &own, Pause { span: MINUTE, status: 429 });
+    store.pause_at(NOW, &own, Pause::emptying(MINUTE, 429));
     assert_eq!(granted(&store, &own), 0);
 }
 

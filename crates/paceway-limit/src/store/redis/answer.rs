@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     algorithm::{
-        EXACT, Grant, Level, Open,
+        EXACT, Grant, Level, Micros, Open,
         concurrency::Queued,
         fair::{Priority, turns::MAX_TENANTS},
         reserve::{self, Parts, Reserved, Want},
@@ -22,12 +22,21 @@ use std::{collections::HashMap, sync::Arc};
 /// The code of a reply is greater by this if its limiter is paused: then the level has a fourth number.
 const PAUSED: i64 = 10;
 
+/// The script's reply to a call.
+pub(super) struct ScriptReply {
+    /// A reply for each entry.
+    pub(super) replies: Vec<Reply>,
+    /// The epoch, if it is not the expected one.
+    pub(super) epoch: Option<Epoch>,
+    /// The instant at which the call was executed, µs of the store's clock.
+    pub(super) now: Micros,
+}
+
 // === impl ScriptCall ===
 
 impl ScriptCall<'_> {
-    /// Reads the script's reply: a reply for each entry, and the epoch if it is not the expected one; `None` if the script
-    /// cannot have sent this.
-    pub(super) fn read(&self, reply: &Value) -> Option<(Vec<Reply>, Option<Epoch>)> {
+    /// Reads the script's reply; `None` if the script cannot have sent this.
+    pub(super) fn read(&self, reply: &Value) -> Option<ScriptReply> {
         let (packed, texts) = match reply {
             Value::BulkString(packed) => (packed, &[][..]),
             Value::Array(list) => match &**list {
@@ -41,7 +50,8 @@ impl ScriptCall<'_> {
             return None;
         }
         let mut numbers = Numbers { numbers: packed.iter(), texts: texts.iter() };
-        let (mut steps, blocks, windows) = self.read_plain(&mut numbers)?;
+        let now = numbers.next()?;
+        let (mut steps, blocks, windows) = self.read_plain(&mut numbers, now)?;
         let mut long = Vec::new();
         // The groups, blocks and windows that were decided entry by entry come first.
         let ways = self.entries.iter().zip(&self.plain.ways).enumerate();
@@ -86,18 +96,17 @@ impl ScriptCall<'_> {
             [Value::BulkString(epoch)] => Some(Epoch::parse(epoch)?),
             _ => return None,
         };
-        (numbers.numbers.len() == 0 && agreed).then_some((replies, epoch))
+        (numbers.numbers.len() == 0 && agreed).then_some(ScriptReply { replies, epoch, now })
     }
 
     /// Reads the state of each group's bucket before the call, and the decision about each block and window; `None` for one
     /// that was decided entry by entry.
-    fn read_plain(&self, numbers: &mut Numbers<'_>) -> Option<PlainReply> {
+    fn read_plain(&self, numbers: &mut Numbers<'_>, now: Micros) -> Option<PlainReply> {
         let plain = &self.plain;
         if plain.groups.is_empty() && plain.windows.is_empty() && plain.blocks.is_empty() {
             return Some(PlainReply::default());
         }
         let mut next = || numbers.next();
-        let now = next()?;
         let mut groups = Vec::with_capacity(plain.groups.len());
         for group in &plain.groups {
             groups.push((group.rule, next()?, (next()?, next()?)));

@@ -41,7 +41,7 @@ pub(super) struct ScriptCall<'e> {
 // === impl ScriptCall ===
 
 impl<'e> ScriptCall<'e> {
-    /// Writes a call at `now` in µs since 1970, or at the server's time if that is `None`. `epoch` is the name of the key
+    /// Writes a call at `now` in µs since 1970, or at the store's time if that is `None`. `epoch` is the name of the key
     /// that holds the `expected` epoch.
     pub(super) fn new(
         now: Option<Micros>,
@@ -62,7 +62,7 @@ impl<'e> ScriptCall<'e> {
             args: Cmd::with_capacity(3, 64),
             packed: Vec::new(),
         };
-        call.args.arg(now.unwrap_or(-1));
+        call.args.arg(now.unwrap_or(-1 - expected.seen));
         call.args.write_arg(&call.plain.packed());
         call.args.write_arg(expected.word().as_bytes());
         for (i, entry) in entries.iter().enumerate() {
@@ -182,6 +182,7 @@ impl<'e> ScriptCall<'e> {
                 self.head(check);
                 self.number(pause.span.clamp(0, MAX_PAUSE));
                 self.number(pause.status.into());
+                self.number(pause.empties(check).into());
                 self.rule(check);
             }
             Entry::Charge { check } => {
@@ -192,7 +193,6 @@ impl<'e> ScriptCall<'e> {
             }
             Entry::Lower { check, remaining } => {
                 self.packed.push(b'M');
-                self.number(pause.empties(check).into());
                 self.head(check);
                 self.number((*remaining).max(0));
                 self.rule(check);

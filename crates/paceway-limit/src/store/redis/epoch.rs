@@ -30,6 +30,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 const DIGITS: usize = 16;
 /// A server may name another epoch in each of its replies.
 static LOST: Throttle = Throttle::new();
+static SET_BACK: Throttle = Throttle::new();
 
 /// The epochs of one store that a process knows, shared by all of its connections to that store.
 pub struct Epochs {
@@ -60,6 +61,8 @@ struct LaneEpoch {
     in_doubt: bool,
     /// The server has evicted keys since the last loss: a doubt, once that loss is 10 s old.
     evicted: bool,
+    /// The greatest instant of the store's clock that was seen on this lane.
+    seen: Micros,
     /// When a call on this lane last reported a loss of data.
     lost: Option<Instant>,
     renewed: Instant,
@@ -70,12 +73,23 @@ struct LaneEpoch {
 pub(super) struct Epoch {
     lost: bool,
     at: Micros,
+    set_back: Option<SetBack>,
+}
+
+/// A step of the server's clock. The store's clock is ahead of it by `ahead` since the server's instant `since`, both in µs,
+/// and follows it again by a hundredth of the time that passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct SetBack {
+    ahead: Micros,
+    since: Micros,
 }
 
 /// The epoch that a call expects, and what the script shall do with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Expected {
     epoch: Option<Epoch>,
+    /// The greatest instant of the store's clock that was seen. A clock that is before that was set back.
+    pub(super) seen: Micros,
     in_doubt: bool,
     renews: bool,
     /// The call cannot read the epoch's key, which another call has just read.
@@ -131,8 +145,8 @@ impl Epochs {
             // If the call fails, the next day is early enough.
             lane.renewed = Instant::now();
         }
-        let (epoch, in_doubt) = (Some(lane.epoch), lane.in_doubt);
-        Expected { epoch, in_doubt, renews, is_sure: false }
+        let (epoch, seen, in_doubt) = (Some(lane.epoch), lane.seen, lane.in_doubt);
+        Expected { epoch, seen, in_doubt, renews, is_sure: false }
     }
 
     /// Returns what a call expects that cannot read the epoch's key, after a call that has read it; `None` when the lane is
@@ -141,23 +155,57 @@ impl Epochs {
         let known = self.known.lock();
         let lane = known.lanes.get(lane).filter(|lane| !lane.in_doubt)?;
         let epoch = Some(lane.epoch);
-        Some(Expected { epoch, in_doubt: false, renews: false, is_sure: true })
+        Some(Expected { epoch, seen: 0, in_doubt: false, renews: false, is_sure: true })
+    }
+
+    /// Notes the instant of the store's clock at which a call on a lane was executed.
+    pub(super) fn see(&self, lane: &str, now: Micros) {
+        if let Some(lane) = self.known.lock().lanes.get_mut(lane) {
+            lane.seen = lane.seen.max(now);
+        }
+    }
+
+    /// Notes the clock of a server that is no Cluster, and returns the store's.
+    pub(super) fn see_server(&self, clock: Micros) -> Micros {
+        let mut known = self.known.lock();
+        let Some(lane) = known.lanes.get_mut("") else { return clock };
+        let ahead = lane.epoch.set_back.map_or(0, |set_back| set_back.left(clock));
+        lane.seen = lane.seen.max(clock + ahead);
+        clock + ahead
     }
 
     /// Notes the epoch that the script has reported to a call that expected another one.
     pub(super) fn learn(&self, lane: &str, expected: Expected, epoch: Epoch) {
         let mut known = self.known.lock();
         let before = known.lanes.get(lane);
-        let is_loss = epoch.lost && before.is_some_and(|before| before.epoch != epoch);
+        let is_loss =
+            epoch.lost && before.is_some_and(|it| (it.epoch.lost, it.epoch.at) != (true, epoch.at));
+        let set_back = epoch.set_back;
+        let set_back = set_back.filter(|_| before.and_then(|it| it.epoch.set_back) != set_back);
+        let seen = before.map_or(0, |before| before.seen);
         // The call does not settle a doubt that arose after it was sent.
         let in_doubt = before.is_some_and(|before| before.in_doubt) && !expected.in_doubt;
         let now = Instant::now();
         let lost = if is_loss { Some(now) } else { before.and_then(|before| before.lost) };
         // The loss covers the keys that were evicted before it.
         let evicted = !is_loss && before.is_some_and(|before| before.evicted);
-        let learned = LaneEpoch { epoch, in_doubt, evicted, lost, renewed: now };
+        let learned = LaneEpoch { epoch, in_doubt, evicted, seen, lost, renewed: now };
         known.lanes.insert(lane.into(), learned);
         drop(known);
+        if let Some(SetBack { ahead, since }) = set_back {
+            self.reported.note_clock(ahead, since);
+            if let Some(Permit { suppressed }) = SET_BACK.permit() {
+                let set_back_s = ahead as f64 / 1e6;
+                let lane = (!lane.is_empty()).then_some(lane);
+                tracing::warn!(
+                    lane,
+                    set_back_s,
+                    suppressed,
+                    "the clock of the store was set back; limiters \
+                    continue with the instant before, and follow that clock again by 1 % of the time"
+                );
+            }
+        }
         if is_loss {
             self.pauses.lost_states();
         }
@@ -231,16 +279,34 @@ impl fmt::Debug for Epochs {
 impl Epoch {
     /// Reads an epoch as the script writes it, such as `N1700000000000000`; `None` if the text is something else.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
-        let (kind, digits) = text.split_first()?;
+        let (kind, rest) = text.split_first()?;
         let lost = match kind {
             b'N' => false,
             b'L' => true,
             _ => return None,
         };
-        let is_instant =
-            (1..=DIGITS).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit);
-        let at = std::str::from_utf8(digits).ok().filter(|_| is_instant)?.parse().ok()?;
-        Some(Self { lost, at })
+        let mut numbers = rest.split(|byte| *byte == b'/').map(read_instant);
+        let at = numbers.next()??;
+        let set_back = match (numbers.next(), numbers.next(), numbers.next()) {
+            (None, ..) => None,
+            (Some(ahead), Some(since), None) => Some(SetBack { ahead: ahead?, since: since? }),
+            _ => return None,
+        };
+        Some(Self { lost, at, set_back })
+    }
+}
+
+fn read_instant(digits: &[u8]) -> Option<Micros> {
+    let is_instant = (1..=DIGITS).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(digits).ok().filter(|_| is_instant)?.parse().ok()
+}
+
+// === impl SetBack ===
+
+impl SetBack {
+    /// By how much the store's clock is still ahead when that of the server is `clock`, as the script computes it.
+    fn left(self, clock: Micros) -> Micros {
+        (self.ahead - (clock - self.since).max(0) / 100).max(0)
     }
 }
 
@@ -249,14 +315,16 @@ impl Epoch {
 impl Expected {
     /// The word for the script, such as `N1700000000000000+`. Each call has one, so it is written without a formatter.
     pub(super) fn word(self) -> String {
-        let Some(Epoch { lost, at }) = self.epoch else { return String::new() };
+        let Some(Epoch { lost, at, set_back }) = self.epoch else { return String::new() };
+        let set_back = set_back
+            .map_or_else(String::new, |SetBack { ahead, since }| format!("/{ahead}/{since}"));
         let sign = match (self.is_sure, self.in_doubt, self.renews) {
             (true, ..) => "=",
             (_, true, _) => "?",
             (_, _, true) => "+",
             _ => "",
         };
-        [if lost { "L" } else { "N" }, &at.to_string(), sign].concat()
+        [if lost { "L" } else { "N" }, &at.to_string(), &set_back, sign].concat()
     }
 }
 

@@ -53,7 +53,10 @@ impl RedisStore {
                     gateways,
                     absent,
                     entered: entered == 1,
-                    now: seconds.checked_mul(1_000_000).and_then(|now| now.checked_add(micros)),
+                    now: seconds
+                        .checked_mul(1_000_000)
+                        .and_then(|now| now.checked_add(micros))
+                        .map(|clock| self.epochs.see_server(clock)),
                 }),
                 _ => Err(StoreError::Protocol),
             },

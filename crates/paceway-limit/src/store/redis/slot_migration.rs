@@ -93,7 +93,7 @@ impl RedisStore {
                 Err(StoreError::Refused(words)) if is_split(&words) && tries < TRIES => {
                     sleep(TRY_AGAIN).await;
                 }
-                result => return result.map(|(replies, _)| replies),
+                result => return result.map(|reply| reply.replies),
             }
         }
     }

@@ -31,6 +31,9 @@ fn the_name_of_an_epochs_key(#[case] lane: &str, #[case] name: &str) {
 #[case::not_a_number("L17e14")]
 #[case::a_sign("L+1700000000000000")]
 #[case::too_long("L17000000000000000")]
+#[case::half_a_step("L1700000000000000/5")]
+#[case::a_step_and_more("L1700000000000000/5/6/7")]
+#[case::an_empty_step("L1700000000000000//6")]
 fn what_is_no_epoch(#[case] text: &str) {
     assert_eq!(Epoch::parse(text.as_bytes()), None);
 }
@@ -97,7 +100,7 @@ fn another_run_of_a_server_is_a_doubt_until_a_call_that_said_so_is_answered() {
     assert_eq!(says(&epochs, ""), "N5", "the same run");
     let before = epochs.expected("");
     epochs.meet("", &run("two"), |_| true);
-    epochs.learn("", before, Epoch { lost: true, at: 7 });
+    epochs.learn("", before, Epoch { lost: true, at: 7, set_back: None });
     assert_eq!(says(&epochs, ""), "L7?", "an answer from before it settles nothing");
     assert_eq!(reported(&epochs, "", "L9"), "L7?");
     assert_eq!(says(&epochs, ""), "L9");
@@ -176,4 +179,24 @@ fn what_another_run_has_evicted_says_nothing_of_this_one() {
     reported(&epochs, "", "N5");
     epochs.look("", &ServerRun { evicted: 9, ..run("one") }, |_| true);
     assert_eq!((says(&epochs, "").as_str(), epochs.knows("")), ("N5", true));
+}
+
+/// The store's clock was set back by 60 s: calls expect that, and no state was lost by it. It follows the server's again by a
+/// hundredth of the time that passes.
+#[test]
+fn a_clock_that_was_set_back_is_no_loss() {
+    let epochs = epochs();
+    reported(&epochs, "", "L5");
+    let losses = epochs.reported.found();
+    assert_eq!(epochs.expected("").seen, 0);
+    epochs.see("", 100);
+    epochs.see("", 90);
+    assert_eq!((epochs.expected("").seen, says(&epochs, "")), (100, "L5".into()));
+    reported(&epochs, "", "L5/60000000/1000");
+    assert_eq!(says(&epochs, ""), "L5/60000000/1000");
+    assert!(!losses.has_changed().expect("a sender"));
+    assert_eq!(epochs.see_server(1_000), 60_001_000);
+    assert_eq!(epochs.see_server(100_001_000), 159_001_000);
+    assert_eq!(epochs.expected("").seen, 159_001_000);
+    assert_eq!(epochs.see_server(10_000_000_000), 10_000_000_000);
 }
