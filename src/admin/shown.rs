@@ -129,7 +129,7 @@ pub(super) fn state(
     match level {
         Some(Ok(level)) => {
             show(&mut state, level);
-            // Behind the levels of its rates are those of former states.
+            // The levels of former states follow those of its rates.
             if limiter.rates.len() > 1 {
                 let rates = limiter.rates.iter().zip(&plan.checks).zip(each);
                 let each = rates.map(|((rate, check), level)| rate_level(rate, check, level));

@@ -126,7 +126,7 @@ impl LimiterConfig {
     /// part of the names with `scope: instance`. All states that one request needs in a Cluster have one hash tag.
     ///
     /// One rate of a list has the name that it would have alone: that of the longest period up to a second, or else that of
-    /// the shortest. The others have their periods appended, so that a rate which comes or goes renames few others.
+    /// the shortest. The others have their periods appended, so that a rate which is added or removed renames few others.
     pub fn state_names(&self, prefix: &str, instance: Option<&str>, part: usize) -> StateNames {
         let is_short = |rate: &Rate| rate.period <= Duration::from_secs(1);
         let is_plain = part == self.rates.iter().rposition(is_short).unwrap_or(0);

@@ -4,6 +4,7 @@ mod demo;
 mod explain;
 
 use crate::support::{Gateway, Upstream, paceway, paceway_in};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use rstest::rstest;
 use serde_json::Value;
 use std::{fs, net::SocketAddr, process::Output};
@@ -46,13 +47,18 @@ fn the_examples_of_the_docs_are_good() {
     for folder in ["tls", "secrets"] {
         fs::create_dir(dir.path().join(folder)).expect("a folder");
     }
-    for (name, key) in
-        [("cert", "key.pem"), ("other", "other.key"), ("clients", "-"), ("vendor-ca", "-")]
-    {
-        let made = rcgen::generate_simple_self_signed([format!("{name}.example")]);
-        let made = made.expect("a certificate");
-        write(&format!("tls/{name}.pem"), made.cert.pem());
-        write(&format!("tls/{key}"), made.signing_key.serialize_pem());
+    for (name, key, is_ca) in [
+        ("cert", "key.pem", IsCa::NoCa),
+        ("other", "other.key", IsCa::NoCa),
+        ("clients", "-", IsCa::Ca(BasicConstraints::Unconstrained)),
+        ("vendor-ca", "-", IsCa::Ca(BasicConstraints::Unconstrained)),
+    ] {
+        let signing_key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new([format!("{name}.example")]).expect("a name");
+        params.is_ca = is_ca;
+        let cert = params.self_signed(&signing_key).expect("a certificate");
+        write(&format!("tls/{name}.pem"), cert.pem());
+        write(&format!("tls/{key}"), signing_key.serialize_pem());
     }
     write("secrets/vendor", "hunter2\n".into());
     let pages = [include_str!("../../docs/http.md"), include_str!("../../README.md")];

@@ -34,8 +34,10 @@ routes: [{{ suffix: \"*\", limiters: [quota] }}]
         };
         gateway.events().iter().any(begins)
     };
-    eventually("a gateway of the same database learns of it", async || hears(&second).then_some(()))
-        .await;
+    eventually("a gateway of the same database learns of it", async || {
+        hears(&second).then_some(())
+    })
+    .await;
     assert_eq!(second.get("/x").await.problem(), "upstream-throttled");
     assert!(!hears(&other));
     assert_eq!(other.get("/x").await.status, 200);

@@ -66,7 +66,7 @@ routes:
     assert!(acquire(&gateway, "held").await["lease"].is_string());
     let start = Instant::now();
     redis.set_clock(shift);
-    // Time that goes back grants nothing.
+    // Time that is set back grants nothing.
     let after = granted(&gateway).await;
     if start.elapsed() < Duration::from_millis(1_000) {
         assert!(after.iter().sum::<usize>() <= 6, "{after:?}");

@@ -57,7 +57,7 @@ fn asked(plan: &Plan) -> Vec<String> {
     plan.limiters[0].checks(Some("k"), 1).map(of_algorithm).collect()
 }
 
-/// What was used before counts for as long as the old rule and its waiting requests reach, and for the time in which other
+/// The permits that were used before count for as long as the old rule and its waiting requests reach, and for the time in which other
 /// gateways get the new file.
 #[tokio::test(start_paused = true)]
 async fn former_states_are_asked_until_their_permits_count_no_more() {
@@ -108,7 +108,7 @@ async fn a_rate_waits_for_the_state_that_it_takes_over() {
     assert_eq!((asked(&end), enforced(&end)), (vec!["S:x:k 500".to_owned()], vec![true]));
 }
 
-/// A limiter that only observed has counted all the same.
+/// A limiter that only observed has counted, too.
 #[test]
 fn a_former_state_that_only_observed_is_enforced_with_its_limiter() {
     let first = plan("{ algorithm: sliding_window, rate: 500/min, mode: observe }", "x");

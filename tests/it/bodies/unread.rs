@@ -1,4 +1,4 @@
-//! Answers that begin before the body was read: the rest is read, or the client is told that the connection closes.
+//! Answers that begin before the body was read: the gateway reads the rest, or says that the connection closes.
 
 use super::{OK, before_one_a_day};
 use crate::support::{Conn, Gateway, Upstream, request};

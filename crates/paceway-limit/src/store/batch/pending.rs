@@ -19,12 +19,12 @@ use tokio::sync::oneshot;
 pub struct PendingReply {
     /// `None` when the queue was full, and after the reply was taken.
     receiver: Option<oneshot::Receiver<Result<Reply, StoreError>>>,
-    unclaimed: Option<Unclaimed>,
+    unclaimed: Option<UnclaimedReply>,
 }
 
 /// The request whose decision is given back if no caller takes it.
 #[derive(Debug)]
-struct Unclaimed {
+struct UnclaimedReply {
     queue: Arc<CallQueue>,
     checks: Checks,
     ticket: Option<Ticket>,
@@ -45,7 +45,7 @@ impl PendingReply {
         checks: Checks,
         ticket: Option<Ticket>,
     ) -> Self {
-        self.unclaimed = Some(Unclaimed { queue, checks, ticket });
+        self.unclaimed = Some(UnclaimedReply { queue, checks, ticket });
         self
     }
 }
@@ -72,7 +72,7 @@ impl Drop for PendingReply {
         // From now on the driver cannot send, and undoes the decision itself.
         receiver.close();
         if let Ok(Ok(Reply::Decision(decision))) = receiver.try_recv() {
-            let Unclaimed { queue, checks, ticket } = unclaimed;
+            let UnclaimedReply { queue, checks, ticket } = unclaimed;
             for entry in undo(checks, *ticket, &decision) {
                 queue.release(entry);
             }

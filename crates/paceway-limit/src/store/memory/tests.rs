@@ -6,9 +6,9 @@ use crate::{
         Algorithm, Concurrency, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket, WarmUp,
         fair::Priority,
     },
-    store::{Pause, Store, Turn},
+    store::{Pause, Turn},
 };
-use std::{collections::HashSet, thread, time::Duration};
+use std::{collections::HashSet, thread};
 
 const NOW: Micros = 2 * EPOCH;
 const MINUTE: Micros = 60_000_000;
