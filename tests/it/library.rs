@@ -3,6 +3,7 @@
 use crate::support::{Redis, Said, assert_lawful, eventually};
 use paceway::{
     AcquireError, Limit, Limiter, Rate,
+    redis::RedisSettings,
     store::{
         batch::{Batched, StoreMetrics},
         redis::{Epochs, RedisStore, RedisUrl},
@@ -83,8 +84,10 @@ async fn processes_with_short_waits_keep_the_law_when_redis_loses_its_data() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_connect_and_share_a_limit() {
     let redis = Redis::start();
+    // A call without an answer in 50 ms, as on a busy machine, would be decided twice: here, and by the store.
+    let settings = RedisSettings::new(&redis.url()).expect("a URL").timeout(Duration::from_secs(5));
     let limiter = async || {
-        let store = paceway::redis::connect(&redis.url()).await.expect("a store");
+        let store = settings.clone().connect().await.expect("a store");
         let parallel = Limit::concurrency("parallel", 2);
         let daily = Limit::token_bucket("daily", Rate::per_day(3), 3);
         Limiter::all("vendor", [parallel, daily], store).expect("rules")
@@ -113,8 +116,9 @@ async fn two_processes_connect_and_share_a_limit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_holds_the_calls_of_all_processes() {
     let redis = Redis::start();
+    let settings = RedisSettings::new(&redis.url()).expect("a URL").timeout(Duration::from_secs(5));
     let limiter = async || {
-        let store = paceway::redis::connect(&redis.url()).await.expect("a store");
+        let store = settings.clone().connect().await.expect("a store");
         let rate = Limit::token_bucket("vendor", Rate::new(1000, Duration::from_secs(1)), 1000);
         Limiter::new(rate, store).expect("a rule")
     };

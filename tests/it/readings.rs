@@ -156,7 +156,7 @@ async fn reads_a_body_as_its_upstream_does(#[case] fields: &[(&str, &str)], #[ca
 #[case::two_codings(&[JSON, ("Content-Encoding", "identity"), ("Content-Encoding", "gzip")], b"{\"n\":300}")]
 #[case::utf_7(&[("Content-Type", "application/json; charset=utf-7")], b"{\"+AG4-\":300,\"n\":1}")]
 #[case::second_charset(&[("Content-Type", "text/json;charset=utf-8;charset =utf-16")], b"{\"n\":300}")]
-#[case::utf_16(&[JSON], b"\xff\xfe{\0\"\0n\0\"\0:\03\0}\0")]
+#[case::utf_16(&[JSON], b"\xff\xfe{\x00\"\x00n\x00\"\x00:\x003\x00}\x00")]
 #[case::form(&[("Content-Type", "application/x-www-form-urlencoded")], b"n=300")]
 #[case::a_form_that_is_json(&[("Content-Type", "application/x-www-form-urlencoded")], b"\"&n=300&\"")]
 #[case::twice(&[JSON], b"{\"n\":300,\"n\":null}")]

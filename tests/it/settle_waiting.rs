@@ -2,11 +2,8 @@
 
 use crate::support::{Call, Gateway, Redis, Upstream, reply};
 use rstest::rstest;
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
-use tokio::time::timeout;
+use std::{sync::Arc, time::Duration};
+use tokio::time::{Instant, timeout};
 
 /// A vendor has 6000 tokens for 10 s; each request reserves 1000 of them and uses 300. Six requests fit into the reserves, and
 /// twenty into the quota: what the first six do not use lets others follow at once, whichever gateway they wait in.

@@ -289,7 +289,7 @@ impl Timeline {
     }
 
     /// Takes the interval that [`Self::free`] found, and keeps the free rests on both sides as holes; or permits that came
-    /// back, as [`Self::from_credit`] found them.
+    /// back, as [`Self::free_in_credit`] found them.
     pub(super) fn take(&mut self, start: i64, cost: i64) -> Grant {
         if self.credit.is_some() {
             return self.take_beside_credit(start, cost);

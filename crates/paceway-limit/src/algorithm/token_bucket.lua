@@ -10,7 +10,7 @@ local function earliest(open, from, cost)
   local at = -floor(-(start + length - rule.most * rule.per) / rule.den)
   if at <= from then return from, start end
   -- Permits that came back are granted for now alone.
-  local came_back = from == 0 and open.credit and lazy.credit.from_credit(open, length)
+  local came_back = from == 0 and open.credit and lazy.credit.free_in_credit(open, length)
   if came_back then return 0, came_back end
   return at, start
 end

@@ -154,7 +154,7 @@ impl Open {
         // Permits that came back are granted for now alone.
         if at > from
             && from == 0
-            && let Some(start) = self.line.from_credit(length)
+            && let Some(start) = self.line.free_in_credit(length)
         {
             return (0, start);
         }

@@ -69,7 +69,7 @@ local function tidy(open)
 end
 
 -- The start by which `take` takes `length` ticks of those that came back; nil if there are not as many.
-local function from_credit(open, length)
+local function free_in_credit(open, length)
   local credit = open.credit
   if credit.free < length then return nil end
   return 2 * FROM_CREDIT + taken_until(open, credit.to) - credit.free
@@ -143,6 +143,6 @@ local function after_change(credit, old, tail, now)
   return promised > now and { free = 0, to = 0, reach = 0, moved = 0, mark = 0, promised = promised, gap = 0 } or nil
 end
 return {
-  tidy = tidy, from_credit = from_credit, promise = promise, take = take, settle = settle, after_change = after_change,
+  tidy = tidy, free_in_credit = free_in_credit, promise = promise, take = take, settle = settle, after_change = after_change,
 }
 end

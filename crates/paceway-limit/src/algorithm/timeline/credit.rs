@@ -85,7 +85,7 @@ impl Timeline {
     }
 
     /// The start by which [`Self::take`] takes `length` ticks of those that came back; `None` if there are not as many.
-    pub(in crate::algorithm) fn from_credit(&self, length: i64) -> Option<i64> {
+    pub(in crate::algorithm) fn free_in_credit(&self, length: i64) -> Option<i64> {
         let credit = self.credit.as_ref().filter(|credit| credit.free >= length)?;
         Some(2 * FROM_CREDIT + self.taken_until(credit.until) - credit.free)
     }

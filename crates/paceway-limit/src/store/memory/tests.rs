@@ -74,9 +74,11 @@ fn what_is_done_to_a_limiter_alone_is_done_to_the_state_that_others_ask_with() {
     assert_eq!(granted(&store, &own), 5);
     store.forget_at(NOW, &own);
     store.lower_at(NOW, &own, 2);
-    let last = (0..COMPANIONS).map(|i| ask(&store, &own, i)).filter(|said| said.admitted).last();
+    let asked = (0..COMPANIONS).map(|i| ask(&store, &own, i));
+    let admitted: Vec<_> = asked.filter(|said| said.admitted).collect();
     assert_eq!(store.look_at(NOW, &own).remaining, 0);
-    let at = last.expect("two permits").parts.iter().map(|part| part.grant).collect::<Vec<_>>();
+    let last = admitted.last().expect("two permits");
+    let at = last.parts.iter().map(|part| part.grant).collect::<Vec<_>>();
     assert!(at.iter().any(|grant| store.refund_at(NOW, &own, *grant) == Reply::Done(true)));
     assert_eq!(granted(&store, &own), 1);
     store.forget_at(NOW, &own);
