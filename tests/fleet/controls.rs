@@ -6,7 +6,7 @@ use crate::{
     store::Server,
 };
 use paceway::{
-    algorithm::MAX_BUDGET,
+    algorithm::{MAX_BUDGET, reserve::Part},
     store::{
         Check, Entry, Reply,
         batch::{Beat, Heartbeat},
@@ -54,10 +54,16 @@ pub(crate) enum Defect {
     LivesAreGateways,
     /// The limiters of a request have their states beside that of its first one, so that each list has its own.
     ListsHaveStates,
+    /// A waiting request takes an earlier slot while it has its own, so that in a window its own promise leaves no room.
+    SlotsAreTakenFirst,
+    /// A debt that the present window has no room for is charged to the first one that has, and the present one stays open.
+    DebtsSkipWindows,
+    /// Permits that calls did not use come back twice, so that they are granted beside promised slots.
+    UnusedComesTwice,
 }
 
 impl Defect {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 20] = [
         Self::LateBeatsAreDropped,
         Self::NobodyElseLives,
         Self::AbsentOnesHaveNoShare,
@@ -75,6 +81,9 @@ impl Defect {
         Self::IdleOnesAreMissed,
         Self::LivesAreGateways,
         Self::ListsHaveStates,
+        Self::SlotsAreTakenFirst,
+        Self::DebtsSkipWindows,
+        Self::UnusedComesTwice,
     ];
 
     /// The weather of the histories in which this defect shows, so that few histories find it.
@@ -92,6 +101,9 @@ impl Defect {
             | Self::IdleOnesAreMissed
             | Self::LivesAreGateways
             | Self::ListsHaveStates
+            | Self::SlotsAreTakenFirst
+            | Self::DebtsSkipWindows
+            | Self::UnusedComesTwice
             | Self::StatesEndSoon => Weather::Calm,
             _ => Weather::Rough,
         }
@@ -103,6 +115,9 @@ impl Defect {
             Self::IdleOnesAreMissed => Scene::IdleLoop,
             Self::LivesAreGateways => Scene::BusyLoop,
             Self::ListsHaveStates => Scene::Lists,
+            Self::SlotsAreTakenFirst => Scene::Settled,
+            Self::DebtsSkipWindows => Scene::Owed,
+            Self::UnusedComesTwice => Scene::Files,
             _ => Scene::Plain,
         }
     }
@@ -153,6 +168,27 @@ pub(crate) fn run(
         Some(Defect::ListsHaveStates) => {
             server.run(at, &Arc::new(entries.iter().map(beside_the_first).collect()))
         }
+        Some(Defect::SlotsAreTakenFirst) => {
+            entries.iter().flat_map(|entry| take_first(server, at, entry)).collect()
+        }
+        Some(Defect::DebtsSkipWindows) => {
+            let skip = |entry: &Entry| match entry {
+                Entry::Charge { check } => {
+                    let checks = [check.clone()].into();
+                    let budget = MAX_BUDGET;
+                    server
+                        .run(at, &Arc::new(vec![Entry::Reserve { checks, budget, ticket: None }]));
+                    vec![Reply::Owed(0)]
+                }
+                _ => server.run(at, &Arc::new(vec![entry.clone()])),
+            };
+            entries.iter().flat_map(skip).collect()
+        }
+        Some(Defect::UnusedComesTwice) => {
+            let refunds = entries.iter().filter(|entry| matches!(entry, Entry::Refund { .. }));
+            server.run(at, &Arc::new(refunds.cloned().collect()));
+            server.run(at, entries)
+        }
         Some(Defect::StatesEndSoon) if at % 7 == 0 => {
             let check = entries[0].checks()[0].clone();
             server.run(at, &Arc::new(vec![Entry::Forget { check }]));
@@ -168,6 +204,25 @@ pub(crate) fn run(
         }
         _ => server.run(at, entries),
     }
+}
+
+/// Decides on an earlier slot beside the own one, and refunds that afterwards.
+fn take_first(server: &mut Server, at: Micros, entry: &Entry) -> Vec<Reply> {
+    let Entry::MoveUp { checks, budget, parts } = entry else {
+        return server.run(at, &Arc::new(vec![entry.clone()]));
+    };
+    let (checks, budget) = (checks.clone(), *budget);
+    let asked = Entry::Reserve { checks: checks.clone(), budget, ticket: None };
+    let replies = server.run(at, &Arc::new(vec![asked]));
+    if matches!(&replies[..], [Reply::Decision(decision)] if decision.admitted) {
+        let own = checks.iter().zip(parts).filter(|(_, part)| part.at >= 0);
+        let refund = |(check, part): (&Check, &Part)| Entry::Refund {
+            check: check.clone(),
+            grant: part.grant,
+        };
+        server.run(at, &Arc::new(own.map(refund).collect()));
+    }
+    replies
 }
 
 /// The same request, whose states have the name of its first limiter. Refunds do not find them.

@@ -3,10 +3,11 @@
 use crate::{
     controls::TIMEOUT,
     history::{
-        Fault, Gateway, History, Limiter, MS, Micros, SECOND, UpstreamThrottle, Weather, What,
+        Fault, Gateway, History, Limiter, MS, Micros, Route, SECOND, UpstreamThrottle, Weather,
+        What,
     },
     run::Record,
-    upstream::{Seen, SeenRefusal},
+    upstream::{End, Seen, SeenRefusal},
 };
 use paceway::{
     algorithm::Algorithm,
@@ -50,12 +51,21 @@ pub(crate) fn lateness(history: &History, seen: &Seen, at: Micros, source: Sourc
         (true, false) => 4 * way,
         (true, true) => 2 * longest_timeout(history),
     };
+    // A call that asks for an earlier slot shortly before its own has the one or the other, as the answer says.
+    let gives_back = |it: &Route| it.leave > 0 || *it.uses.start() < it.cost;
+    let is_calm = history.weather == Weather::Calm && history.throttles.is_empty();
+    let has_openings = !is_calm || history.routes.iter().any(gives_back);
+    let moves = match (has_openings, has_no_answer) {
+        (false, _) => 0,
+        (true, false) => 4 * way,
+        (true, true) => 2 * longest_timeout(history),
+    };
     let slack = match rules().map(Algorithm::margin).filter(|margin| *margin > 0).min() {
         None => SLACK,
         Some(margin) => margin.max(LEAST_SLACK),
     };
     let wakes = if faults().any(stands_still) { slack } else { 0 };
-    answer + places + wakes + TIMERS
+    answer + places + moves + wakes + TIMERS
 }
 
 /// How long after a refusal the gateway of `seen` may not know of it, so that it sends calls. A process that starts later
@@ -68,6 +78,15 @@ pub(crate) fn known_after(history: &History, refusal: &SeenRefusal, seen: &Seen)
         (true, _) => 0,
         (false, Weather::Calm) => KNOWN,
         (false, _) => NEVER,
+    }
+}
+
+/// The permits of a call that the store counts when it decides at `to`. It learns what the call used beyond its reserve,
+/// `cost`, as soon as the call has ended and its gateway has said so.
+pub(crate) fn known_cost(history: &History, seen: &Seen, to: Micros, cost: i64) -> i64 {
+    match &seen.ended {
+        Some((at, End::Done)) if at + KNOWN <= to => history.routes[seen.route].used(seen.number),
+        _ => cost,
     }
 }
 

@@ -60,8 +60,8 @@ struct Call<'a> {
     line: usize,
     budget: Duration,
     until: Instant,
-    /// The instant of the permits that it has.
-    granted: Option<(Micros, Micros)>,
+    /// The instant of the permits that it has, as the gateway knows it and as it can be.
+    granted: Option<(Instant, (Micros, Micros))>,
     sends_late: bool,
 }
 
@@ -197,6 +197,12 @@ impl Request {
                 network.awake(self.gateway).await;
                 let now = network.now();
                 told.end(now, End::Done);
+                let used = route.used(self.number);
+                for check in (0..checks.len()).filter(|_| refused.is_none()) {
+                    if let Some(settlement) = reservation.settlement(check) {
+                        settlement.settle(used);
+                    }
+                }
                 drop(reservation);
                 if let Some(until) = refused.filter(|until| *until > now) {
                     let (gateway, route, key) = (self.gateway, self.route, self.key);
@@ -230,7 +236,8 @@ impl Request {
         };
         let paced = limit::pace(store, checks, &mut call, &mut Awake { network, gateway }).await;
         let (reservation, ()) = paced?;
-        Ok((reservation, call.granted.expect("it has a reservation")))
+        let (_, granted) = call.granted.expect("it has a reservation");
+        Ok((reservation, granted))
     }
 }
 
@@ -244,8 +251,10 @@ impl Caller for Call<'_> {
     }
 
     fn granted(&mut self, reservation: &Reservation) {
-        let Self { network, line, .. } = *self;
-        self.granted.get_or_insert_with(|| network.granted(line, reservation));
+        // Concurrency permits come later, for the same instant.
+        if self.granted.is_none_or(|(at, _)| at != reservation.at) {
+            self.moved(reservation);
+        }
     }
 
     fn queued(&mut self, _: &Waiter) {
@@ -280,7 +289,8 @@ impl Caller for Call<'_> {
     }
 
     fn moved(&mut self, reservation: &Reservation) {
-        self.granted = Some(self.network.granted(self.line, reservation));
+        let granted = self.network.granted(self.line, reservation);
+        self.granted = Some((reservation.at, granted));
     }
 
     async fn notified(&mut self, waiter: &Waiter) -> Result<(), End> {

@@ -9,7 +9,10 @@ use paceway::{
     limit::micros,
     store::{Check, batch::GONE},
 };
-use std::{fmt, ops::Range};
+use std::{
+    fmt,
+    ops::{Range, RangeInclusive},
+};
 
 pub(crate) use limiter::Limiter;
 pub(crate) use paceway::algorithm::Micros;
@@ -78,7 +81,10 @@ pub(crate) struct Route {
     /// The limiters that its requests need, as indexes into [`History::limiters`].
     pub(crate) limiters: Vec<usize>,
     pub(crate) keys: i64,
+    /// The permits that a call reserves.
     pub(crate) cost: i64,
+    /// The permits that a call uses, which its gateway learns when it ends.
+    pub(crate) uses: RangeInclusive<i64>,
     pub(crate) budget: Micros,
     /// How long the upstream takes for a call, and the call holds its concurrency permit, µs.
     pub(crate) hold: Micros,
@@ -193,6 +199,16 @@ impl History {
         self.gateways.len() - usize::from(self.scene == Scene::IdleLoop)
     }
 
+    /// The instant after which no request comes.
+    pub(crate) fn last_request(&self) -> Micros {
+        if self.scene == Scene::Settled { SECOND } else { self.load }
+    }
+
+    /// The gateway that receives a request of `route`, if any of them would be `other`.
+    pub(crate) fn receiver(&self, route: usize, other: usize) -> usize {
+        if self.scene == Scene::Files { route } else { other % self.serving() }
+    }
+
     /// The instant from which on no fault has an effect; 0 in a history without faults.
     pub(crate) fn healed(&self) -> Micros {
         self.faults.iter().map(Fault::end).max().unwrap_or(0)
@@ -216,7 +232,10 @@ impl History {
     /// Makes the check that a request of `route` sends to the store for one limiter and key.
     pub(crate) fn check(&self, route: &Route, limiter: usize, key: i64) -> Check {
         let Limiter { rule, on_failure, .. } = self.limiters[limiter];
+        // A gateway knows the routes of its own configuration.
+        let is_known = |other: &&Route| self.scene != Scene::Files || std::ptr::eq(*other, route);
         let users = self.routes.iter().filter(|route| route.limiters.contains(&limiter));
+        let users = users.filter(is_known);
         let (wait, cost) = users
             .fold((0, 1), |(wait, cost), route| (route.budget.max(wait), route.cost.max(cost)));
         let own = if rule.lease().is_some() { 1 } else { route.cost };
@@ -273,6 +292,7 @@ fn routes(rng: &mut Rng, limiters: &[Limiter]) -> Vec<Route> {
             limiters: group,
             keys,
             cost,
+            uses: cost..=cost,
             budget: *choice(rng, &budgets),
             hold,
             every: slowest * cost * 100 / load / keys,
@@ -284,6 +304,18 @@ fn routes(rng: &mut Rng, limiters: &[Limiter]) -> Vec<Route> {
 
 fn choice<'a, T>(rng: &mut Rng, all: &'a [T]) -> &'a T {
     &all[rng.usize(0..all.len())]
+}
+
+// === impl Route ===
+
+impl Route {
+    /// The permits that the call of a request uses.
+    pub(crate) fn used(&self, request: usize) -> i64 {
+        let (least, most) = self.uses.clone().into_inner();
+        // A prime, so that requests that come one after the other use different numbers.
+        let random = i64::try_from(request).expect("few") * 7919;
+        least + random % (most - least + 1)
+    }
 }
 
 // === impl Fault ===

@@ -3,7 +3,8 @@
 
 use crate::{
     exceptions::{
-        clocks_differ, end_differs, excess, known_after, lateness, paused, places_beyond,
+        clocks_differ, end_differs, excess, known_after, known_cost, lateness, paused,
+        places_beyond,
     },
     history::{History, Limiter, MS, Micros, SECOND, Scene, Weather},
     run::Record,
@@ -35,6 +36,8 @@ pub(crate) fn judge(history: &History, record: &Record) -> Verdict {
     }
     nothing_is_sent_in_a_pause(history, record)?;
     lives_count_once(history, record)?;
+    what_is_not_used_goes_to_others(history, record)?;
+    debts_are_paid(history, record)?;
     for seen in &record.seen {
         nobody_waits_in_vain(history, seen)?;
         never_early_nor_late(history, seen)?;
@@ -63,7 +66,9 @@ fn calls<'r>(
         // A request that passes by `allow` is not limited.
         let passes = history.limiters[limiter].on_failure == OnFailure::Allow;
         let (at, _) = seen.sent.filter(|(_, source)| !passes || *source == Source::Shared)?;
-        Some((seen, at, history.routes[seen.route].cost))
+        let route = &history.routes[seen.route];
+        // What a call uses beyond its reserve is known after it.
+        Some((seen, at, route.cost.min(route.used(seen.number))))
     })
 }
 
@@ -154,8 +159,7 @@ fn never_idle(history: &History, record: &Record, number: usize) -> Verdict {
     let waits = route.budget >= 2 * longest && route.leave == 0 && route.keys == 1;
     let has_places = limiters().any(|limiter| limiter.rule.lease().is_some());
     let is_saturated = route.every * 140 <= spacing * 100;
-    // A gateway that dies takes the slots of its requests with it. Routes that use one limiter share it.
-    let has_all = !matches!(history.scene, Scene::BusyLoop | Scene::Lists);
+    let has_all = history.scene.serves_all();
     if history.weather != Weather::Calm || !waits || !is_saturated || has_places || !has_all {
         return Ok(());
     }
@@ -201,6 +205,54 @@ fn lives_count_once(history: &History, record: &Record) -> Verdict {
     if matches!(history.scene, Scene::IdleLoop | Scene::BusyLoop) && is_more {
         let how = format!("{} gateways are counted, where {most} are", record.counted);
         return broken("lives count once", how);
+    }
+    Ok(())
+}
+
+/// Law 2 with refunds: calls use 85 % of a rule while requests wait that reserve more than they use.
+fn what_is_not_used_goes_to_others(history: &History, record: &Record) -> Verdict {
+    if history.scene != Scene::Settled {
+        return Ok(());
+    }
+    let Limiter { count, period, .. } = &history.limiters[0];
+    let from = history.last_request();
+    let sent = || calls(history, record, 0, 0).filter(|(_, at, _)| *at >= from);
+    let until = sent().map(|(_, at, _)| at).max().unwrap_or(from);
+    let used: i64 = sent().map(|(_, _, cost)| cost).sum();
+    // A window may begin or end within the span.
+    let least = (until - from) * count / period * 85 / 100 - count;
+    if used < least {
+        let how = format!("{used} permits until {} ms, of {least} at least", until / MS);
+        return broken("what is not used goes to others", how);
+    }
+    Ok(())
+}
+
+/// Law 1 with debts: no call is sent while the calls before it have used, as far as their gateways had said so by then, what the rule
+/// allows.
+fn debts_are_paid(history: &History, record: &Record) -> Verdict {
+    if history.scene != Scene::Owed {
+        return Ok(());
+    }
+    let sent: Vec<_> = calls(history, record, 0, 0).collect();
+    for (first, ..) in &sent {
+        for (last, ..) in &sent {
+            let (from, to) = (first.granted.0, last.granted.1);
+            let before = sent.iter().filter(|(seen, ..)| {
+                seen.granted.0 >= from && (seen.granted.1, seen.number) < (to, last.number)
+            });
+            let known: i64 =
+                before.map(|(seen, _, cost)| known_cost(history, seen, to, *cost)).sum();
+            let own = history.routes[last.route].cost;
+            let most = most_between(&history.limiters[0], from, to, 0, own);
+            if from < to && known + own > most {
+                let (from, to) = (from as f64 / 1e3, to as f64 / 1e3);
+                let how = format!(
+                    "{known} permits are known to be used from {from} ms on, before {last} for {to} ms, where {most} are allowed"
+                );
+                return broken("debts are paid", how);
+            }
+        }
     }
     Ok(())
 }

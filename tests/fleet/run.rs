@@ -117,10 +117,10 @@ impl Fleet {
 
     async fn load(self, route: usize) {
         let mut rng = Rng::with_seed(self.history.seed ^ (route as u64 + 1) << 32);
-        let Route { keys, every, leave, budget, .. } = self.history.routes[route];
+        let &Route { keys, every, leave, budget, .. } = &self.history.routes[route];
         for number in 0.. {
             sleep(limit::duration(rng.i64(1..=2 * every))).await;
-            if self.network.now() >= self.history.load {
+            if self.network.now() >= self.history.last_request() {
                 return;
             }
             let (gateway, worker) = (rng.usize(..), rng.usize(..));
@@ -128,7 +128,7 @@ impl Fleet {
             let patience = limit::duration(rng.i64(0..=budget.max(1)));
             let key = rng.i64(0..keys);
             let mut processes = self.processes.lock();
-            let gateway = gateway % self.history.serving();
+            let gateway = self.history.receiver(route, gateway);
             let Some(process) = processes[gateway].0.as_mut().filter(|it| it.is_open) else {
                 continue;
             };

@@ -39,6 +39,18 @@ impl Limiter {
         Self { rule: rule.expect("within the bounds of every rule"), count, period, on_failure }
     }
 
+    /// A limiter of the tokens that answers cost.
+    pub(super) fn tokens(rng: &mut Rng) -> Self {
+        let (count, period) = (*choice(rng, &[60, 120]), *choice(rng, &[500, 1000]) * MS);
+        let rule = match rng.u8(0..3) {
+            0 => TokenBucket::new(count, period, count).map(Algorithm::TokenBucket),
+            1 => SlidingWindow::new(count, period, 0).map(Algorithm::SlidingWindow),
+            _ => FixedWindow::new(count, period).map(Algorithm::FixedWindow),
+        };
+        let rule = rule.expect("within the bounds of every rule");
+        Self { rule, count, period, on_failure: OnFailure::Share { period } }
+    }
+
     /// Makes a token bucket six times as fast, with a burst that one call can ask for.
     pub(super) fn quicken(&mut self) {
         if let Algorithm::TokenBucket(_) = self.rule {

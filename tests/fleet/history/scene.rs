@@ -14,18 +14,31 @@ pub(crate) enum Scene {
     BusyLoop,
     /// Routes use any of the limiters, in any order.
     Lists,
+    /// Requests come within a second and wait. Their calls use less than they reserve.
+    Settled,
+    /// Calls use more than they reserve, and no request waits.
+    Owed,
+    /// Two gateways have configurations of their own: no request of the one waits, and those of the other wait for long.
+    Files,
 }
 
 // === impl Scene ===
 
 impl Scene {
-    const ALL: [Self; 3] = [Self::IdleLoop, Self::BusyLoop, Self::Lists];
+    const ALL: [Self; 6] =
+        [Self::IdleLoop, Self::BusyLoop, Self::Lists, Self::Settled, Self::Owed, Self::Files];
 
     pub(super) fn of(seed: u64) -> Self {
         match seed / 12 % 7 == 1 {
             true => Self::ALL[usize::try_from(seed / 84).expect("small") % Self::ALL.len()],
             false => Self::Plain,
         }
+    }
+
+    /// Whether the requests of a route have all slots of its limiters. A gateway that dies takes the slots of its requests with it,
+    /// routes that use one limiter share it, and unused permits come back late.
+    pub(crate) fn serves_all(self) -> bool {
+        matches!(self, Self::Plain | Self::IdleLoop)
     }
 
     /// The weather of a history that would have had another one.
@@ -41,6 +54,9 @@ pub(super) fn arrange(history: &mut History) {
         Scene::Plain => {}
         Scene::IdleLoop | Scene::BusyLoop => die_again_and_again(history, &mut rng),
         Scene::Lists => list_in_any_order(history, &mut rng),
+        Scene::Settled => reserve_too_much(history, &mut rng),
+        Scene::Owed => reserve_too_little(history, &mut rng),
+        Scene::Files => configure_each(history, &mut rng),
     }
 }
 
@@ -77,6 +93,7 @@ fn list_in_any_order(history: &mut History, rng: &mut Rng) {
             limiters: list,
             keys: 1,
             cost: 1,
+            uses: 1..=1,
             budget: *choice(rng, &[0, period / 2, 2 * period]),
             hold,
             every: slowest.unwrap_or(SECOND),
@@ -84,4 +101,70 @@ fn list_in_any_order(history: &mut History, rng: &mut Rng) {
         }
     };
     history.routes = (0..4).map(&mut route).collect();
+}
+
+/// A limiter of tokens alone.
+fn count_tokens(history: &mut History, limiter: Limiter) {
+    history.gateways.iter_mut().for_each(|it| it.start = it.start.min(20 * MS));
+    history.throttles.clear();
+    history.has_blocks = false;
+    history.limiters = vec![limiter];
+}
+
+/// As many requests as the limiter can let through in four seconds.
+fn reserve_too_much(history: &mut History, rng: &mut Rng) {
+    let limiter = Limiter::tokens(rng);
+    let cost = limiter.count / 10;
+    history.load = 12 * SECOND;
+    history.routes = vec![Route {
+        limiters: vec![0],
+        keys: 1,
+        cost,
+        uses: cost / 4..=cost / 2,
+        budget: 30 * SECOND,
+        hold: rng.i64(5..20) * MS,
+        every: limiter.spacing(0) * cost * 3 / 8 / 4,
+        leave: *choice(rng, &[0, 0, 20]),
+    }];
+    count_tokens(history, limiter);
+}
+
+fn reserve_too_little(history: &mut History, rng: &mut Rng) {
+    let limiter = Limiter::tokens(rng);
+    let cost = limiter.count / 12;
+    history.load = 8 * SECOND;
+    history.routes = vec![Route {
+        limiters: vec![0],
+        keys: 1,
+        cost,
+        uses: cost..=6 * cost,
+        budget: 0,
+        hold: rng.i64(5..200) * MS,
+        every: limiter.spacing(0) * cost,
+        leave: 0,
+    }];
+    count_tokens(history, limiter);
+}
+
+fn configure_each(history: &mut History, rng: &mut Rng) {
+    let limiter = Limiter::tokens(rng);
+    let cost = limiter.count / 10;
+    let first = history.gateways[0].clone();
+    history.gateways.resize(2, first);
+    history.load = 8 * SECOND;
+    let mut route = |budget| {
+        let least = *choice(rng, &[1, cost / 2, cost]);
+        Route {
+            limiters: vec![0],
+            keys: 1,
+            cost,
+            uses: least..=cost,
+            budget,
+            hold: *choice(rng, &[20, 300, 1500]) * MS,
+            every: limiter.spacing(0) * cost * if budget > 0 { 1 } else { 2 },
+            leave: 0,
+        }
+    };
+    history.routes = vec![route(0), route(20 * SECOND)];
+    count_tokens(history, limiter);
 }
