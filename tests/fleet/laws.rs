@@ -67,7 +67,7 @@ fn calls<'r>(
         let passes = history.limiters[limiter].on_failure == OnFailure::Allow;
         let (at, _) = seen.sent.filter(|(_, source)| !passes || *source == Source::Shared)?;
         let route = &history.routes[seen.route];
-        // What a call uses beyond its reserve is known after it.
+        // The part of a cost beyond its reserve is known after the call.
         Some((seen, at, route.cost.min(route.used(seen.number))))
     })
 }
@@ -223,7 +223,7 @@ fn what_is_not_used_goes_to_others(history: &History, record: &Record) -> Verdic
     let least = (until - from) * count / period * 85 / 100 - count;
     if used < least {
         let how = format!("{used} permits until {} ms, of {least} at least", until / MS);
-        return broken("what is not used goes to others", how);
+        return broken("others get the permits that are not used", how);
     }
     Ok(())
 }
