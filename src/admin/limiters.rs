@@ -70,10 +70,7 @@ pub(super) async fn one(
     Path(name): Path<String>,
 ) -> Result<Json<Value>> {
     let plan = admin.limiter(&name)?;
-    let level = match has_level(plan) {
-        true => Some(levels_at(&admin, &plan.current()).await),
-        false => None,
-    };
+    let level = if has_level(plan) { Some(levels_at(&admin, &plan.current()).await) } else { None };
     Ok(Json(state(&admin, plan, &plan.current(), level)))
 }
 
@@ -205,9 +202,10 @@ impl Admin {
             if others > 0 {
                 shown += &format!(", and {others} others, which /limiters lists");
             }
-            let why = match shown.is_empty() {
-                true => "there is no such limiter, because the configuration has none".into(),
-                false => format!("there is no such limiter; {meant}there are: {shown}"),
+            let why = if shown.is_empty() {
+                "there is no such limiter, because the configuration has none".into()
+            } else {
+                format!("there is no such limiter; {meant}there are: {shown}")
             };
             PageError(StatusCode::NOT_FOUND, why)
         })

@@ -51,10 +51,8 @@ pub(super) fn resume(name: &str, args: &AdminArgs) -> Result<(), CommandError> {
     if args.json {
         return print_json(&answer);
     }
-    let done = match answer["removed"] == false {
-        true => "no override was set",
-        false => "the override has ended",
-    };
+    let done =
+        if answer["removed"] == false { "no override was set" } else { "the override has ended" };
     if name == "limiting" {
         let now = switch(&client.get("/limiters")?["limiting"]);
         return print(&format!("limiting: {done}; now {now}"));
@@ -69,10 +67,9 @@ pub(super) fn resume(name: &str, args: &AdminArgs) -> Result<(), CommandError> {
     // A pause that the upstream has asked for is no override.
     let paused = state["paused_until"].as_str().map(|until| {
         let why = state["pause_reason"].as_str().unwrap_or("the upstream refused a request");
-        let end = match state["key"].is_string() {
-            true => format!("`DELETE {page}/keys/KEY` ends the pause of one key"),
-            false => format!("`DELETE {page}` ends that"),
-        };
+        let (below, whose) =
+            if state["key"].is_string() { ("/keys/KEY", "the pause of one key") } else { ("", "that") };
+        let end = format!("`DELETE {page}{below}` ends {whose}");
         format!("it is paused until {until}, because {why}; {end} on the admin side, and resets the level")
     });
     paused.map_or(Ok(()), |paused| print(&paused))

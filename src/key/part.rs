@@ -202,13 +202,11 @@ fn integer(
         let fits = text.parse::<i64>().is_ok() || text.parse::<u64>().is_ok();
         is_shortest && fits && digits.bytes().all(|byte| byte.is_ascii_digit())
     };
-    match std::str::from_utf8(text).is_ok_and(is_decimal) {
-        true => Ok(value),
-        false => Err(
-            "a number in the path is written with digits alone, without zeros before it, and has \
-                      64 bits"
-                .into(),
-        ),
+    if std::str::from_utf8(text).is_ok_and(is_decimal) {
+        Ok(value)
+    } else {
+        let why = "a number in the path is written with digits alone, without zeros before it, and has 64 bits";
+        Err(why.into())
     }
 }
 
@@ -235,9 +233,10 @@ fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<Cow<'a
         return Ok((!fields.is_empty()).then(|| fields.join(&b"; "[..]).into()));
     }
     let Some(value) = only_field(headers, name)? else { return Ok(None) };
-    match [AUTHORIZATION, PROXY_AUTHORIZATION].contains(name) {
-        true => credentials(value.as_bytes()).map(Some),
-        false => Ok(Some(value.as_bytes().into())),
+    if [AUTHORIZATION, PROXY_AUTHORIZATION].contains(name) {
+        credentials(value.as_bytes()).map(Some)
+    } else {
+        Ok(Some(value.as_bytes().into()))
     }
 }
 

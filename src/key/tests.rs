@@ -4,6 +4,7 @@ use ipnet::IpNet;
 use proptest::prelude::*;
 use rstest::rstest;
 
+mod costs;
 mod readings;
 
 /// A request by its target and headers.
@@ -128,9 +129,10 @@ fn a_hash_can_be_pasted_in_every_form_in_which_it_is_shown() {
     let request = request("/", &[("authorization", b"Bearer a")]);
     for text in ["{header.authorization}", "{header.x-shop}"] {
         let template = template(text);
-        let hash = match template.is_secret() {
-            true => template.fill(&parts(&request)).expect("a key"),
-            false => canonical(&"a".repeat(MAX_LEN + 1)),
+        let hash = if template.is_secret() {
+            template.fill(&parts(&request)).expect("a key")
+        } else {
+            canonical(&"a".repeat(MAX_LEN + 1))
         };
         let forms = [hash.clone(), shown(&hash), format!("paceway:{{it.07}}:T:it:{hash}")];
         assert!(forms[1].starts_with("%23"), "{forms:?}");
@@ -269,60 +271,6 @@ fn callers(#[case] peer: &str, #[case] lines: &[&str], #[case] expected: &str) {
     assert_eq!(client.to_string(), expected);
 }
 
-#[rstest]
-#[case::number(b"5", Ok(5))]
-#[case::all(b"500", Ok(500))]
-#[case::leading_zeros(b"0005", Ok(5))]
-#[case::zero(b"0", Ok(0))]
-#[case::above(b"501", Err("`501`"))]
-#[case::negative(b"-1", Err("`-1`"))]
-#[case::plus(b"+1", Err("`+1`"))]
-#[case::fraction(b"1.5", Err("`1.5`"))]
-#[case::nan(b"NaN", Err("`NaN`"))]
-#[case::empty(b"", Err("``"))]
-#[case::dash(b"-", Err("`-`"))]
-#[case::huge(
-    b"99999999999999999999999999999999999999",
-    Err("`99999999999999999999999999999999...`")
-)]
-#[case::odd(b"\xe9`\t", Err("`???`"))]
-fn costs(#[case] value: &[u8], #[case] expected: Result<i64, &str>) {
-    let request = request("/", &[("x-cost", value)]);
-    let cost = Cost::parse("{header.x-cost}").expect("a cost");
-    let expected = expected.map_err(|value| {
-        format!(
-            "the cost {value} in `{{header.x-cost}}` is not between 0 and 500, the most that the limiter `a` gives at once"
-        )
-    });
-    assert_eq!(cost.of(&parts(&request), 500, "a"), expected);
-}
-
-#[test]
-fn a_cost_that_the_request_does_not_name_is_one() {
-    let request = request("/", &[]);
-    let cost = Cost::parse("{header.x-cost}").expect("a cost");
-    assert_eq!(cost.of(&parts(&request), 500, "a"), Ok(1));
-    assert_eq!(Cost::parse("7").expect("a cost").of(&parts(&request), 500, "a"), Ok(7));
-}
-
-#[rstest]
-#[case::zero("0", "is no cost")]
-#[case::negative("-5", "is negative")]
-#[case::fraction("1.5", "is not a number")]
-#[case::word("many", "is not a number")]
-#[case::huge("9223372036854775808", "is not a number")]
-#[case::two_parts("{host}{path}", "is more than one part")]
-#[case::credential("{header.cookie}", "is a credential")]
-#[case::unknown("{cost}", "has the unknown part")]
-#[case::client("{client_ip}", "is never a number")]
-#[case::host("{host}", "is never a number")]
-#[case::method("{method}", "is never a number")]
-#[case::path("{path}", "is never a number")]
-fn no_cost(#[case] text: &str, #[case] reason: &str) {
-    let error = Cost::parse(text).expect_err("no cost");
-    assert!(error.starts_with(reason), "{error}");
-}
-
 /// A value of a header, or none.
 fn value() -> impl Strategy<Value = Option<Vec<u8>>> {
     let alphabet = prop::sample::select(b"ab%2Dd-:|#{} \xe9".to_vec());
@@ -389,16 +337,4 @@ proptest! {
         };
         prop_assert_eq!(fill(&disguised), fill(&plain));
     }
-
-    #[test]
-    fn a_cost_is_never_out_of_bounds(value in prop::collection::vec(0x20..0x7f_u8, 0..8), most in 1..1000_i64) {
-        let request = request("/", &[("x-cost", &value)]);
-        let cost = Cost::parse("{header.x-cost}").expect("a cost").of(&parts(&request), most, "a");
-        prop_assert!(cost.is_err_and(|reason| reason.len() < 200) || cost_in(&value, most));
-    }
-}
-
-fn cost_in(value: &[u8], most: i64) -> bool {
-    let number: Option<i64> = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
-    number.is_some_and(|number| (0..=most).contains(&number))
 }

@@ -164,12 +164,11 @@ impl Proxy {
         let allowed = if call.wait { budget } else { Duration::ZERO };
         let paced = {
             let mut attempt = Attempt::first(self, &mut exchange.record, way, &checks, allowed);
-            match call.wait {
-                true => {
-                    let paced = limit::pace(&self.0.store, &checks, &mut attempt, &mut callee);
-                    paced.await.map(|(reservation, ())| reservation)
-                }
-                false => self.promised(&mut attempt, &checks, budget).await,
+            if call.wait {
+                let paced = limit::pace(&self.0.store, &checks, &mut attempt, &mut callee);
+                paced.await.map(|(reservation, ())| reservation)
+            } else {
+                self.promised(&mut attempt, &checks, budget).await
             }
         };
         exchange.record.waited();
@@ -273,18 +272,20 @@ impl Proxy {
                 .unwrap_or_else(|| "`GET /limiters` on the admin side lists all".into());
             // A name that is none may be a credential in the wrong place.
             let is_name = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-            bad(match name.len() <= 64 && name.chars().all(is_name) {
-                true => format!("the configuration has no limiter `{name}`; {hint}"),
-                false => format!("`limiter` is no name of a limiter; {hint}"),
+            bad(if name.len() <= 64 && name.chars().all(is_name) {
+                format!("the configuration has no limiter `{name}`; {hint}")
+            } else {
+                format!("`limiter` is no name of a limiter; {hint}")
             })
         })
     }
 }
 
 fn check_number(limiters: usize) -> Result<(), Failure> {
-    match (1..=MOST_LIMITERS).contains(&limiters) {
-        true => Ok(()),
-        false => Err(bad(format!("`limiters` must have 1 to {MOST_LIMITERS} entries"))),
+    if (1..=MOST_LIMITERS).contains(&limiters) {
+        Ok(())
+    } else {
+        Err(bad(format!("`limiters` must have 1 to {MOST_LIMITERS} entries")))
     }
 }
 

@@ -115,8 +115,9 @@ fn check_type(headers: &HeaderMap) -> Result<(), Failure> {
             .collect();
         matches!(&*name, b"utf-8" | b"utf8" | b"us-ascii" | b"ascii")
     };
-    match memmem::find_iter(&of, b"charset").all(is_utf8) {
-        true => Ok(()),
-        false => refused("the body is in another character set than UTF-8, and a limiter reads it"),
+    if memmem::find_iter(&of, b"charset").all(is_utf8) {
+        Ok(())
+    } else {
+        refused("the body is in another character set than UTF-8, and a limiter reads it")
     }
 }

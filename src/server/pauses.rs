@@ -38,14 +38,15 @@ pub(super) async fn report(live: Arc<Live>, mut events: PauseEvents) {
     loop {
         let is_idle = began.limiters.is_empty() && ended.limiters.is_empty();
         // A due line does not wait for a row of events to end.
-        let event = match is_idle {
-            true => Some(events.next().await),
-            false if Instant::now() >= written_at => None,
-            false => timeout_at(written_at, events.next()).await.ok(),
-        };
-        if is_idle {
+        let event = if is_idle {
+            let first = events.next().await;
             written_at = Instant::now() + TOGETHER;
-        }
+            Some(first)
+        } else if Instant::now() >= written_at {
+            None
+        } else {
+            timeout_at(written_at, events.next()).await.ok()
+        };
         let plan = live.plan();
         match event {
             Some(PauseEvent::Began { key, until, status }) => {

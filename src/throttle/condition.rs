@@ -82,15 +82,17 @@ impl Condition {
         }
         let Some(needs) = rest.strip_prefix("with").filter(|rest| rest.starts_with(' ')) else {
             let (word, _) = rest.split_once(' ').unwrap_or((rest, ""));
-            return Err(match NOT_WITH.contains(&word.to_lowercase().as_str()) {
-                true => format!("has `{word}` after the status; did you mean `with`?"),
-                false => format!("has no `with` after the status; {FORMS}"),
+            return Err(if NOT_WITH.contains(&word.to_lowercase().as_str()) {
+                format!("has `{word}` after the status; did you mean `with`?")
+            } else {
+                format!("has no `with` after the status; {FORMS}")
             });
         };
         let needs: Vec<_> = Need::parse_all(needs)?;
-        match needs.len() > MAX_NEEDS {
-            true => Err(format!("has more than {MAX_NEEDS} conditions for one status")),
-            false => Ok(Self { status, needs }),
+        if needs.len() > MAX_NEEDS {
+            Err(format!("has more than {MAX_NEEDS} conditions for one status"))
+        } else {
+            Ok(Self { status, needs })
         }
     }
 
@@ -273,11 +275,10 @@ impl Wanted {
     fn parse(name: &str, text: &str) -> Result<Self, String> {
         let Some(part) = text.strip_prefix(PART) else {
             let Some(value) = text.strip_prefix('=').map(str::trim) else { return Ok(Self::Any) };
-            return match value.is_empty() || value.starts_with('=') {
-                true => {
-                    Err(format!("has no value after the `=`; leave it out, as in `with {name}`"))
-                }
-                false => Ok(Self::Equal(value.to_owned())),
+            return if value.is_empty() || value.starts_with('=') {
+                Err(format!("has no value after the `=`; leave it out, as in `with {name}`"))
+            } else {
+                Ok(Self::Equal(value.to_owned()))
             };
         };
         match part.strip_suffix('"').filter(|part| !part.contains('"')) {

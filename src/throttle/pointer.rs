@@ -12,16 +12,18 @@ pub(super) fn parse(text: &str) -> Result<JsonPointer, String> {
     if !text.starts_with('/') {
         let plain = text.trim_start_matches(['$', '.']).replace(['.', '['], "/");
         let plain = plain.replace([']', '"', '\''], "");
-        return Err(match plain.is_empty() {
-            true => "has no path after `json`; write one as in `json /error/code`".into(),
-            false => format!("has a path that begins without `/`; did you mean `json /{plain}`?"),
+        return Err(if plain.is_empty() {
+            "has no path after `json`; write one as in `json /error/code`".into()
+        } else {
+            format!("has a path that begins without `/`; did you mean `json /{plain}`?")
         });
     }
-    JsonPointer::parse(text).map_err(|reason| match text.contains('~') {
-        true => {
+    JsonPointer::parse(text).map_err(|reason| {
+        if text.contains('~') {
             format!("{reason}; a part of a value is written in quotes, as in `~\"rate limit\"`")
+        } else {
+            reason
         }
-        false => reason,
     })
 }
 

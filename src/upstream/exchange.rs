@@ -156,9 +156,10 @@ impl Connection {
             }
             (_, wire) => {
                 let connection = Self { wire, ..self };
-                match is_upgraded {
-                    true => ResponseBody::upgraded(connection),
-                    false => ResponseBody::http1(decoder, connection, at),
+                if is_upgraded {
+                    ResponseBody::upgraded(connection)
+                } else {
+                    ResponseBody::http1(decoder, connection, at)
                 }
             }
         };
@@ -206,17 +207,19 @@ impl Resend {
 
     /// The error of a request for which no permit was free for its next attempt.
     pub fn unpaid(self) -> UpstreamError {
-        match self.is_seen || self.was_seen {
-            true => UpstreamError::Unpaid(self.why),
-            false => UpstreamError::Unsent(self.why),
+        if self.is_seen || self.was_seen {
+            UpstreamError::Unpaid(self.why)
+        } else {
+            UpstreamError::Unsent(self.why)
         }
     }
 
     /// The error of a request that was sent as often as it may be. Its address counts as failing.
     pub fn given_up(self) -> UpstreamError {
-        let error = match self.is_seen || self.was_seen {
-            true => UpstreamError::Broken(self.why),
-            false => UpstreamError::Unsent(self.why),
+        let error = if self.is_seen || self.was_seen {
+            UpstreamError::Broken(self.why)
+        } else {
+            UpstreamError::Unsent(self.why)
         };
         self.pool.cluster.failed(&self.address, None, AddressFailure::NoAnswer, &error);
         error

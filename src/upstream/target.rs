@@ -95,9 +95,12 @@ impl Target {
     /// Whether connections to this target arrive at a socket of this host that listens on `listen`. A name that DNS resolves
     /// is not looked at.
     pub fn leads_to(&self, listen: SocketAddr) -> bool {
-        let arrives = |own: &SocketAddr| match listen.ip().is_unspecified() {
-            true => own.ip().is_loopback() || own.ip().is_unspecified(),
-            false => own.ip() == listen.ip(),
+        let arrives = |own: &SocketAddr| {
+            if listen.ip().is_unspecified() {
+                own.ip().is_loopback() || own.ip().is_unspecified()
+            } else {
+                own.ip() == listen.ip()
+            }
         };
         let sockets = self.fixed_sockets().unwrap_or_default();
         listen.port() != 0 && self.port() == listen.port() && sockets.iter().any(arrives)
@@ -135,16 +138,18 @@ fn no_scheme(url: &str) -> String {
     let begins = url.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '[');
     // A word alone is more likely the name of something else.
     let is_likely = begins && url.contains(['.', ':', '/', '[']) && url.chars().all(is_host);
-    match is_likely {
-        true => format!("has no scheme; write `https://{url}` or `http://{url}`"),
-        false => "is no URL, as in https://api.example/v2".into(),
+    if is_likely {
+        format!("has no scheme; write `https://{url}` or `http://{url}`")
+    } else {
+        "is no URL, as in https://api.example/v2".into()
     }
 }
 
 fn other_scheme(scheme: &str, meant: &str, rest: &str) -> String {
-    match rest.contains('@') {
-        true => format!("is no http:// or https:// URL, but `{scheme}://`"),
-        false => format!("is no http:// or https:// URL; write `{meant}://{rest}`"),
+    if rest.contains('@') {
+        format!("is no http:// or https:// URL, but `{scheme}://`")
+    } else {
+        format!("is no http:// or https:// URL; write `{meant}://{rest}`")
     }
 }
 

@@ -135,7 +135,7 @@ pub(crate) fn excess(history: &History, record: &Record, limiter: usize) -> i64 
         }
         Weather::Rough | Weather::Apart => {
             let steps = clock_steps(history, limiter);
-            let of_fault = |fault: &Fault| change_of_who_decides(history, record, limiter, fault);
+            let of_fault = |fault: &Fault| permits_of_two_deciders(history, record, limiter, fault);
             let outages = history.faults.iter().map(of_fault);
             let late = answers_too_late(history, record, limiter);
             at_the_start(history, record, limiter) + late + steps + outages.sum::<i64>()
@@ -216,7 +216,12 @@ const RETURN: Micros = SECOND;
 /// gateway that starts during its outage is not in the set of gateways (seed
 /// 7199), so the others leave it nothing until it is back. When all gateways lose the store, each begins from a level that
 /// can be 1 s old, and when the store comes back each charges permits that the others do not know yet.
-fn change_of_who_decides(history: &History, record: &Record, limiter: usize, fault: &Fault) -> i64 {
+fn permits_of_two_deciders(
+    history: &History,
+    record: &Record,
+    limiter: usize,
+    fault: &Fault,
+) -> i64 {
     let Limiter { rule, count, period, on_failure } = &history.limiters[limiter];
     let changes = !matches!(fault.what, What::Step(_) | What::Flush);
     if !matches!(on_failure, OnFailure::Share { .. }) || !changes {

@@ -36,7 +36,7 @@ pub(crate) fn judge(history: &History, record: &Record) -> Verdict {
     }
     nothing_is_sent_in_a_pause(history, record)?;
     lives_count_once(history, record)?;
-    what_is_not_used_goes_to_others(history, record)?;
+    others_get_unused_permits(history, record)?;
     debts_are_paid(history, record)?;
     for seen in &record.seen {
         nobody_waits_in_vain(history, seen)?;
@@ -210,7 +210,7 @@ fn lives_count_once(history: &History, record: &Record) -> Verdict {
 }
 
 /// Law 2 with refunds: calls use 85 % of a rule while requests wait that reserve more than they use.
-fn what_is_not_used_goes_to_others(history: &History, record: &Record) -> Verdict {
+fn others_get_unused_permits(history: &History, record: &Record) -> Verdict {
     if history.scene != Scene::Settled {
         return Ok(());
     }

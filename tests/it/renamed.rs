@@ -55,7 +55,7 @@ async fn is_used_up_after(store: &str, before: [&str; 2], after: [&str; 2]) -> G
     "{ algorithm: sliding_window, rate: [4/s, 5/min], key: '{header.x-shop}' }"
 )]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_used_counts_after_a_change(#[case] before: &str, #[case] after: &str) {
+async fn used_permits_count_after_a_change(#[case] before: &str, #[case] after: &str) {
     let redis = Redis::start();
     for store in ["memory".to_owned(), redis.url()] {
         is_used_up_after(&store, [before, "a"], [after, "a"]).await;

@@ -129,7 +129,7 @@ async fn over_tls(#[case] who: &str, #[case] version: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn over_tls_with_a_certificate_that_is_its_own_authority() {
+async fn a_store_with_a_certificate_that_is_its_own_authority_is_used_over_tls() {
     let (dir, own) =
         (tempfile::tempdir().expect("a directory"), self_signed("redis.internal", |_| {}));
     let path = |name: &str| dir.path().join(name).display().to_string();

@@ -55,10 +55,8 @@ impl ExplainedLimiter {
     ) -> Self {
         let limiter = &config.limiters[charge.limiter];
         let is_on = limiter.mode != Mode::Off;
-        let cost = match is_on {
-            true => charge.cost.of(parts, limiter.capacity(), &limiter.name),
-            false => Ok(1),
-        };
+        let cost =
+            if is_on { charge.cost.of(parts, limiter.capacity(), &limiter.name) } else { Ok(1) };
         let key = limiter.key.as_ref().map(|template| template.fill(parts)).transpose();
         let prefix = match &config.store {
             StoreConfig::Memory => "paceway",

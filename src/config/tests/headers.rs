@@ -276,7 +276,7 @@ fn what_frames_a_message_is_not_changed(
 }
 
 #[rstest]
-fn what_a_refusal_says_is_not_changed(
+fn refuses_changes_to_the_headers_that_tell_of_a_refusal(
     #[values(
         "Retry-After",
         "RateLimit",

@@ -79,7 +79,7 @@ const ROUTES: &str = "routes: [{ suffix: '*', limiters: [a], max_wait: 1s }]\n";
     "limiters: { a: 5/s }\ntls: true",
     "3:6: tls: must be a map of `key: value` lines, as in `tls: { cert: ..., key: ... }`"
 )]
-fn one_message_for_a_beginner(#[case] text: &str, #[case] message: &str) {
+fn a_beginner_gets_one_message_with_the_cure(#[case] text: &str, #[case] message: &str) {
     let error = parse(&format!("upstream: http://v\n{text}\n{ROUTES}")).expect_err("a mistake");
     assert_eq!(error.to_string(), format!("test.yaml:{message}"));
 }
@@ -182,7 +182,10 @@ fn one_message_for_a_beginner(#[case] text: &str, #[case] message: &str) {
     "[limiters]\nsearch = \"5/s\"\n#",
     "1:1: this looks like TOML, and a configuration is YAML: `listen = \"IP:PORT\"` is written `listen: IP:PORT`"
 )]
-fn one_message_for_an_upstream(#[case] text: &str, #[case] message: &str) {
+fn a_mistake_at_an_upstream_gets_one_message_with_the_cure(
+    #[case] text: &str,
+    #[case] message: &str,
+) {
     let rest = if text.ends_with('#') { "" } else { "\nroutes: [{ suffix: '*' }]\n" };
     let error = parse(&format!("{text}{rest}")).expect_err("a mistake").to_string();
     assert_eq!(error, format!("test.yaml:{message}"));

@@ -172,7 +172,10 @@ fn how_an_upstream_is_spoken_to() {
     "url: http://a, throttle: { retry: { max_body: @1GiB } }",
     "throttle.retry.max_body: `1GiB` must be at most 16MiB"
 )]
-fn one_message_for_an_upstream(#[case] text: &str, #[case] message: &str) {
+fn a_mistake_at_an_upstream_gets_one_message_with_the_cure(
+    #[case] text: &str,
+    #[case] message: &str,
+) {
     let written = format!("upstreams: {{ v: {{ {text} }} }}");
     // The message for a missing key names the place where the map begins.
     let column = match message.ends_with("is missing") {

@@ -206,9 +206,10 @@ impl<'t> Builder<'_, 't> {
             Err(reason) => {
                 let path = self.at();
                 let reason = foreign::explain(&written, reason);
-                let reason = match path.ends_with(".key") || path.ends_with(".cost") {
-                    true => part_of_a_request(&written, self.outside).unwrap_or(reason),
-                    false => reason,
+                let reason = if path.ends_with(".key") || path.ends_with(".cost") {
+                    part_of_a_request(&written, self.outside).unwrap_or(reason)
+                } else {
+                    reason
                 };
                 self.mistakes.push(Mistake::new(place, &path, reason));
                 YamlValue::Broken

@@ -19,7 +19,7 @@ use super::*;
 #[case::no_padding("{header.authorization}", "/", &["authorization", "Basic dTpwYQ"], "the credentials of the scheme Basic")]
 #[case::bits_at_the_end("{header.authorization}", "/", &["authorization", "basic dTpwYR=="], "the credentials of the scheme Basic")]
 #[case::a_space_inside("{header.authorization}", "/", &["authorization", "Basic dTpw YQ=="], "the credentials of the scheme Basic")]
-fn refuses_what_upstreams_may_read_as_another_value(
+fn refuses_a_value_that_an_upstream_may_read_as_another_one(
     #[case] text: &str,
     #[case] target: &str,
     #[case] headers: &[&str],
@@ -64,20 +64,4 @@ fn a_network_is_that_of_an_ipv6_address(#[case] ip: &str, #[case] key: &str) {
     let request = request("/", &[]);
     let parts = Parts { client_ip: ip.parse().expect("an address"), ..parts(&request) };
     assert_eq!(template("{client_ip/64}").fill(&parts).as_deref(), Ok(key));
-}
-
-#[test]
-fn a_reserve_that_is_settled_is_at_least_one() {
-    for (named, is_settled, expected) in
-        [("0", true, 1), ("0", false, 0), ("5", true, 5), ("99999999999999999999", true, 500)]
-    {
-        let settle = || TrueCost::parse("{response.header.x}").expect("a part");
-        let cost = Cost::Reserved(Box::new(ReservedCost {
-            reserve: Reserve::parse("{header.x-cost}").expect("a reserve"),
-            default: 7,
-            settle: is_settled.then(settle),
-        }));
-        let request = request("/", &[("x-cost", named.as_bytes())]);
-        assert_eq!(cost.of(&parts(&request), 500, "a"), Ok(expected), "{named}");
-    }
 }

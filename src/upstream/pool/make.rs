@@ -280,10 +280,7 @@ async fn connect(
     }
     let making = pool.idle.lock().of(address).making.clone();
     // An HTTP/1.1 connection cannot be shared, so nothing is gained by waiting for one.
-    let turn = match cluster.is_http1.load(Relaxed) {
-        false => Some(making.lock().await),
-        true => None,
-    };
+    let turn = if cluster.is_http1.load(Relaxed) { None } else { Some(making.lock().await) };
     let unsettled = pool.idle.lock().of(address).unsettled();
     if let Some(session) = unsettled {
         // An upstream that says nothing has no further requests on this session.

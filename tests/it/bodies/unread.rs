@@ -64,7 +64,7 @@ async fn a_short_body_that_nobody_wants_is_read_and_the_connection_goes_on(#[cas
 #[case::long(&post(20_000_000), "a", 20_000_000)]
 #[case::chunked(&request("POST", "/", &[("Transfer-Encoding", "chunked")]), "3\r\nabc\r\n", 200_000)]
 #[tokio::test(flavor = "multi_thread")]
-async fn behind_another_body_the_answer_says_that_the_connection_closes(
+async fn an_answer_before_a_body_that_is_not_read_closes_the_connection(
     #[case] head: &str,
     #[case] piece: &str,
     #[case] count: usize,
@@ -80,7 +80,7 @@ async fn behind_another_body_the_answer_says_that_the_connection_closes(
 
 /// The client may send no body now, and its next bytes would be taken for one.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_was_not_told_to_go_on_is_told_that_the_connection_closes() {
+async fn a_client_without_100_continue_is_told_that_the_connection_closes() {
     let (upstream, gateway) = refusing().await;
     let mut conn = connect(&gateway).await;
     let fields = [("Content-Length", "40"), ("Expect", "100-continue")];
@@ -97,7 +97,7 @@ async fn who_was_not_told_to_go_on_is_told_that_the_connection_closes() {
 #[case::short(100_000, None)]
 #[case::long(20_000_000, Some("close"))]
 #[tokio::test(flavor = "multi_thread")]
-async fn behind_an_early_answer_of_the_upstream_it_is_the_same(
+async fn an_early_answer_of_the_upstream_closes_the_connection_before_a_long_body(
     #[case] length: usize,
     #[case] connection: Option<&str>,
 ) {

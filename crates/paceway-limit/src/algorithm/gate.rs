@@ -135,9 +135,10 @@ impl OpenGate {
     #[must_use]
     pub fn or_later(&self, new: Gate) -> Gate {
         let later = new.until - self.gate.until;
-        match later > 0 {
-            true => Gate { spent: (self.gate.spent - later * 1_000).max(new.spent), ..new },
-            false => self.gate,
+        if later > 0 {
+            Gate { spent: (self.gate.spent - later * 1_000).max(new.spent), ..new }
+        } else {
+            self.gate
         }
     }
 

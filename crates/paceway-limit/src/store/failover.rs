@@ -132,16 +132,18 @@ impl Store for Failover {
     }
 
     fn confirm(&self, checks: &Checks, place: Place) -> Answer<Decision> {
-        match self.is_away() {
-            true => Answer::Ready(Err(StoreError::NotConnected)),
-            false => self.store.confirm(checks, place),
+        if self.is_away() {
+            Answer::Ready(Err(StoreError::NotConnected))
+        } else {
+            self.store.confirm(checks, place)
         }
     }
 
     fn move_up(&self, checks: &Checks, parts: &[Part], budget: Micros) -> Answer<Decision> {
-        match self.is_away() {
-            true => Answer::Ready(Err(StoreError::NotConnected)),
-            false => self.store.move_up(checks, parts, budget),
+        if self.is_away() {
+            Answer::Ready(Err(StoreError::NotConnected))
+        } else {
+            self.store.move_up(checks, parts, budget)
         }
     }
 
@@ -179,23 +181,26 @@ impl Store for Failover {
         if self.process.local.renew(check, grant) {
             return Answer::Ready(Ok(true));
         }
-        match self.is_away() {
-            true => Answer::Ready(Err(StoreError::NotConnected)),
-            false => self.store.renew(source, check, grant),
+        if self.is_away() {
+            Answer::Ready(Err(StoreError::NotConnected))
+        } else {
+            self.store.renew(source, check, grant)
         }
     }
 
     fn lower(&self, check: &Check, remaining: i64) -> Answer<Level> {
-        match self.is_away() {
-            true => Answer::Ready(Err(StoreError::NotConnected)),
-            false => self.store.lower(check, remaining),
+        if self.is_away() {
+            Answer::Ready(Err(StoreError::NotConnected))
+        } else {
+            self.store.lower(check, remaining)
         }
     }
 
     fn look(&self, check: &Check) -> Answer<Level> {
-        match self.is_away() {
-            true => Answer::Ready(Err(StoreError::NotConnected)),
-            false => self.store.look(check),
+        if self.is_away() {
+            Answer::Ready(Err(StoreError::NotConnected))
+        } else {
+            self.store.look(check)
         }
     }
 
@@ -204,12 +209,11 @@ impl Store for Failover {
         for check in checks.iter().filter(|check| check.enforce) {
             health.pauses.learn_first(&check.key, pause.span, pause.status);
         }
-        match self.is_away() {
-            true => {
-                local.pause(health, checks);
-                Answer::Ready(Ok(()))
-            }
-            false => self.store.pause(checks, pause),
+        if self.is_away() {
+            local.pause(health, checks);
+            Answer::Ready(Ok(()))
+        } else {
+            self.store.pause(checks, pause)
         }
     }
 
@@ -234,19 +238,18 @@ impl Store for Failover {
 
 impl StoreAdmin for Failover {
     fn forget(&self, check: &Check) -> Answer<bool> {
-        match self.is_away() {
-            true => Answer::Ready(Err(StoreError::NotConnected)),
-            false => {
-                let (forgotten, process) = (self.store.forget(check), self.process.clone());
-                let key = check.key.clone();
-                Answer::Later(Box::pin(async move {
-                    let forgotten = forgotten.get().await;
-                    if forgotten.is_ok() {
-                        process.health.pauses.end(&key);
-                    }
-                    forgotten
-                }))
-            }
+        if self.is_away() {
+            Answer::Ready(Err(StoreError::NotConnected))
+        } else {
+            let (forgotten, process) = (self.store.forget(check), self.process.clone());
+            let key = check.key.clone();
+            Answer::Later(Box::pin(async move {
+                let forgotten = forgotten.get().await;
+                if forgotten.is_ok() {
+                    process.health.pauses.end(&key);
+                }
+                forgotten
+            }))
         }
     }
 
@@ -261,23 +264,26 @@ impl StoreAdmin for Failover {
         key: Arc<str>,
         change: Option<NoteChange>,
     ) -> BoxFuture<Result<Note, StoreError>> {
-        match self.is_away() {
-            true => Box::pin(std::future::ready(Err(StoreError::NotConnected))),
-            false => self.script.exchange(key, change),
+        if self.is_away() {
+            Box::pin(std::future::ready(Err(StoreError::NotConnected)))
+        } else {
+            self.script.exchange(key, change)
         }
     }
 
     fn scan(&self, prefix: Arc<str>, place: ScanPlace) -> BoxFuture<Result<ScanStep, StoreError>> {
-        match self.is_away() {
-            true => Box::pin(std::future::ready(Err(StoreError::NotConnected))),
-            false => self.script.scan(prefix, place),
+        if self.is_away() {
+            Box::pin(std::future::ready(Err(StoreError::NotConnected)))
+        } else {
+            self.script.scan(prefix, place)
         }
     }
 
     fn tenants(&self, check: &Check) -> Answer<Vec<TenantLevel>> {
-        match self.is_away() {
-            true => Answer::Ready(Err(StoreError::NotConnected)),
-            false => self.store.tenants(check),
+        if self.is_away() {
+            Answer::Ready(Err(StoreError::NotConnected))
+        } else {
+            self.store.tenants(check)
         }
     }
 
@@ -376,10 +382,7 @@ fn passed(checks: &Checks, decision: Option<Decision>, held: Option<(usize, Micr
 
 /// The grant of a limiter that does not decide: no permit, at once.
 fn unasked(check: &Check) -> Part {
-    match check.is_lease() {
-        true => Part::NOTHING,
-        false => Part { at: 0, grant: Grant::default() },
-    }
+    if check.is_lease() { Part::NOTHING } else { Part { at: 0, grant: Grant::default() } }
 }
 
 #[cfg(test)]

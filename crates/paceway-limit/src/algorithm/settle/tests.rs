@@ -97,7 +97,7 @@ impl Limiter {
     }
 
     /// Asks for an earlier instant in place of a grant, which stays if there is none.
-    fn move_up(&mut self, now: Micros, (at, grant): (Micros, Grant), cost: i64) -> (Micros, Grant) {
+    fn move_up(&mut self, now: Micros, at: Micros, grant: Grant, cost: i64) -> (Micros, Grant) {
         let before = self.state.clone();
         let is_given = self.give_back(now, grant, cost);
         let earlier = is_given.then(|| self.ask_within(at - now - 1, now, cost, 0)).flatten();
@@ -206,7 +206,7 @@ proptest! {
                     let waiting = (0..open.len()).filter(|i| open[*i].0 > now).nth(i);
                     if let Some(i) = waiting {
                         let (at, grant, cost) = open[i];
-                        let (at, grant) = limiter.move_up(now, (at, grant), cost);
+                        let (at, grant) = limiter.move_up(now, at, grant, cost);
                         open[i] = (at, grant, cost);
                     }
                 }

@@ -66,7 +66,7 @@ fn a_limiter_has_one_state_whatever_others_are_named_with_it() {
 }
 
 #[test]
-fn what_is_done_to_a_limiter_alone_is_done_to_the_state_that_others_ask_with() {
+fn calls_about_one_limiter_and_about_several_change_one_state() {
     let (store, own) = (MemoryStore::default(), Check::new("p:{a}:T:a", rules()[1]));
     assert_eq!(granted(&store, &own), 5);
     assert_eq!(store.look_at(NOW, &own).remaining, 0);

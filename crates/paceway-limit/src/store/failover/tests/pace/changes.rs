@@ -1,4 +1,4 @@
-//! Links whose round trips change every 3 s.
+//! Links whose round trips change: once, or every 3 s.
 
 use super::*;
 
@@ -73,4 +73,37 @@ proptest! {
         prop_assert!(over <= UNCHARGED, "{over:.1} more than the law allows");
         prop_assert!(used >= 0.9, "{used:.2} of the rate is used");
     }
+}
+
+/// The store becomes slow later, for one gateway or for all: the time-out follows before the breaker opens, and shrinks again.
+#[rstest::rstest]
+#[case::one([&[60][..], &[1][..], &[1][..]])]
+#[case::one_by_much([&[180][..], &[1][..], &[1][..]])]
+#[case::all([&[60][..], &[60][..], &[60][..]])]
+#[case::to_jitter([JITTERS, JITTERS, &[1][..]])]
+#[tokio::test(start_paused = true)]
+async fn a_store_that_becomes_slow_is_used(#[case] delays: [&'static [u64]; 3]) {
+    let fleet = Fleet::of([&[1]; 3]).await;
+    fleet.run(Duration::from_secs(5)).await;
+    for (link, delays) in fleet.links.iter().zip(delays) {
+        *link.delays.lock() = delays;
+    }
+    let mut slept = 0;
+    for _ in 0..100 {
+        fleet.run(Duration::from_millis(100)).await;
+        slept += fleet.guards.iter().filter(|[failover, _]| failover.is_away()).count();
+    }
+    let (over, used) = fleet.over();
+    assert_eq!(slept, 0, "away");
+    // The slow gateways grant by their shares until two answers have come.
+    assert!(over <= 7.0, "{over:.1} more than the law allows");
+    assert!(used >= 0.9, "{used:.2} of the rate is used");
+    for link in &fleet.links {
+        *link.delays.lock() = &[1];
+    }
+    fleet.run(Duration::from_secs(15)).await;
+    for [failover, _] in &fleet.guards {
+        assert_eq!(failover.process.health.pace.limit(), TIMEOUT);
+    }
+    assert_eq!(fleet.world.alive.lock().len(), 3);
 }
