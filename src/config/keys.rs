@@ -25,7 +25,7 @@ pub(super) use client::{CLIENT, LIMITS, PATHS};
 pub(super) use descriptors::DESCRIPTOR;
 pub(super) use fair::FAIR;
 pub(super) use headers::{EDITS, HEADERS};
-pub(super) use limiter::LIMITER;
+pub(super) use limiter::{LIMITER, algorithms_with};
 pub(super) use limits_from::LIMITS_FROM;
 pub(super) use observability::{ACCESS_LOG, LEVEL, LOG, TRACING};
 pub(super) use process::ROOT;

@@ -1,7 +1,7 @@
 //! Writes the JSON Schema and the tables of docs/configuration.md from the list of keys. `cargo run --example reference`
 //! stores both, and a test compares them.
 
-use super::keys::{KINDS, KeySpec, Keys, ROOT, SECTIONS};
+use super::keys::{KINDS, KeySpec, Keys, LIMITER, ROOT, SECTIONS, algorithms_with};
 use std::fmt::Write;
 
 const BEGIN: &str = "<!-- begin keys: ";
@@ -49,20 +49,19 @@ pub fn page(old: &str) -> String {
     out
 }
 
-/// The table of a section. Only sections with keys of some algorithms alone have a column for them.
+/// The table of a section. Only that of limiters has a column for algorithms.
 fn table(keys: &Keys) -> String {
-    let has_algorithms = keys.specs.iter().any(|key| !key.algorithms.is_empty());
-    let mut out = match has_algorithms {
-        true => {
-            "| key | algorithm | type | default | meaning |\n|---|---|---|---|---|\n".to_owned()
-        }
-        false => "| key | type | default | meaning |\n|---|---|---|---|\n".to_owned(),
+    let is_of_limiters = keys.name == LIMITER.name;
+    let mut out = if is_of_limiters {
+        "| key | algorithm | type | default | meaning |\n|---|---|---|---|---|\n".to_owned()
+    } else {
+        "| key | type | default | meaning |\n|---|---|---|---|\n".to_owned()
     };
-    for KeySpec { name, algorithms, kind, default, meaning, .. } in keys.specs {
-        let algorithms = match (has_algorithms, algorithms.is_empty()) {
-            (false, _) => String::new(),
-            (true, true) => "all | ".to_owned(),
-            (true, false) => format!("{algorithms} | "),
+    for KeySpec { name, kind, default, meaning, .. } in keys.specs {
+        let algorithms = match algorithms_with(name) {
+            _ if !is_of_limiters => String::new(),
+            "" => "all | ".to_owned(),
+            algorithms => format!("{algorithms} | "),
         };
         // Writing to a string cannot fail.
         let _ = writeln!(out, "| `{name}` | {algorithms}{kind} | {default} | {meaning} |");
@@ -81,15 +80,17 @@ fn object(keys: &Keys) -> String {
         out.push_str(keys.rules);
         out.push_str(",\n");
     }
-    let properties: Vec<_> = keys.specs.iter().map(|key| indented(&property(key), 1)).collect();
+    let properties: Vec<_> =
+        keys.specs.iter().map(|key| indented(&property(keys, key), 1)).collect();
     let _ = write!(out, "\"properties\": {{\n{}\n}}", properties.join(",\n"));
     out
 }
 
-fn property(key: &KeySpec) -> String {
+fn property(keys: &Keys, key: &KeySpec) -> String {
     let mut text = format!("{}.", capital(key.meaning));
-    if !key.algorithms.is_empty() {
-        text.push_str(&format!(" For {}.", key.algorithms));
+    let algorithms = algorithms_with(key.name);
+    if keys.name == LIMITER.name && !algorithms.is_empty() {
+        text.push_str(&format!(" For {algorithms}."));
     }
     // The schema itself lists the words of a key that takes nothing else.
     if !key.kind.starts_with(['`', '[']) {

@@ -10,7 +10,6 @@ pub(in crate::config) const ADMIN: Keys = Keys {
     specs: &[
         KeySpec {
             name: "listen",
-            algorithms: "",
             kind: "address",
             default: "`127.0.0.1:9090`",
             meaning: "the address of the admin side. It may not be the `listen` of the data plane",
@@ -20,7 +19,6 @@ pub(in crate::config) const ADMIN: Keys = Keys {
         },
         KeySpec {
             name: "token",
-            algorithms: "",
             kind: "text",
             default: "none",
             meaning: "every change needs it, as `Authorization: Bearer TOKEN`. Without a token only loopback \
@@ -31,7 +29,6 @@ pub(in crate::config) const ADMIN: Keys = Keys {
         },
         KeySpec {
             name: "read",
-            algorithms: "",
             kind: "`open` `token`",
             default: "`open`",
             meaning: "`token`: reading needs the token, too, except for `/metrics`, `/healthz` and `/readyz`",
@@ -40,10 +37,7 @@ pub(in crate::config) const ADMIN: Keys = Keys {
         },
     ],
     others: &[
-        meant("address", &["listen"]),
-        meant("bind", &["listen"]),
-        meant("password", &["token"]),
-        meant("auth", &["token"]),
-        meant("bearer", &["token"]),
+        meant(&["address", "bind"], &["listen"]),
+        meant(&["password", "auth", "bearer"], &["token"]),
     ],
 };

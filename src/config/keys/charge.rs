@@ -9,7 +9,6 @@ pub(in crate::config) const CHARGE: Keys = Keys {
     specs: &[
         KeySpec {
             name: "limiter",
-            algorithms: "",
             kind: "name",
             default: "required",
             meaning: "the limiter that the request is charged to",
@@ -17,7 +16,6 @@ pub(in crate::config) const CHARGE: Keys = Keys {
         },
         KeySpec {
             name: "cost",
-            algorithms: "",
             kind: "number, part of a request, or a [reserved cost](#a-cost-that-the-answer-says)",
             default: "`1`",
             meaning: "the permits that a request takes, at most as many as the limiter can give at once; or a \
@@ -37,7 +35,7 @@ pub(in crate::config) const CHARGE: Keys = Keys {
 "examples": [5, "{header.x-cost}"]"##,
         },
     ],
-    others: &[replaced("name", &["limiter"], "write it as in `{ limiter: a, cost: 5 }`")],
+    others: &[replaced(&["name"], &["limiter"], "write it as in `{ limiter: a, cost: 5 }`")],
 };
 
 pub(in crate::config) const RESERVED_COST: Keys = Keys {
@@ -47,7 +45,6 @@ pub(in crate::config) const RESERVED_COST: Keys = Keys {
     specs: &[
         KeySpec {
             name: "reserve",
-            algorithms: "",
             kind: "number or part of a request",
             default: "required",
             meaning: "the permits that are reserved, such as `\"{body./max_tokens}\"`. More than the limiter can give at \
@@ -59,7 +56,6 @@ pub(in crate::config) const RESERVED_COST: Keys = Keys {
         },
         KeySpec {
             name: "default",
-            algorithms: "",
             kind: "number",
             default: "`1`",
             meaning: "the permits that are reserved where that part of the request is missing or no whole number",
@@ -70,7 +66,6 @@ pub(in crate::config) const RESERVED_COST: Keys = Keys {
         },
         KeySpec {
             name: "settle",
-            algorithms: "",
             kind: "part of an answer",
             default: "none",
             meaning: "the part of the answer that has the true cost: `\"{response.header.NAME}\"`, or \
@@ -82,10 +77,8 @@ pub(in crate::config) const RESERVED_COST: Keys = Keys {
         },
     ],
     others: &[
-        meant("estimate", &["reserve"]),
-        meant("max", &["reserve"]),
-        meant("cost", &["reserve"]),
-        meant("actual", &["settle"]),
-        meant("fallback", &["default"]),
+        meant(&["estimate", "max", "cost"], &["reserve"]),
+        meant(&["actual"], &["settle"]),
+        meant(&["fallback"], &["default"]),
     ],
 };

@@ -9,7 +9,6 @@ pub(in crate::config) const CLIENT: Keys = Keys {
     specs: &[
         KeySpec {
             name: "header_timeout",
-            algorithms: "",
             kind: "duration, 1ms to 1d",
             default: "`10s`",
             meaning: "from the first byte of a request to the end of its headers: then 408. It also bounds the \
@@ -20,7 +19,6 @@ pub(in crate::config) const CLIENT: Keys = Keys {
         },
         KeySpec {
             name: "idle_timeout",
-            algorithms: "",
             kind: "duration, 1ms to 1d",
             default: "`75s`",
             meaning: "between two requests of a connection. Then it is closed",
@@ -29,7 +27,6 @@ pub(in crate::config) const CLIENT: Keys = Keys {
         },
         KeySpec {
             name: "body_timeout",
-            algorithms: "",
             kind: "duration, 1ms to 1d",
             default: "`30s`",
             meaning: "between two pieces of a body, and for the whole of a body that is [read for \
@@ -41,7 +38,6 @@ pub(in crate::config) const CLIENT: Keys = Keys {
         },
         KeySpec {
             name: "max_connections",
-            algorithms: "",
             kind: "number, at most 10000000",
             default: "`0`",
             meaning: "connections at one time, of all workers together. More are answered 503 \
@@ -56,7 +52,6 @@ pub(in crate::config) const CLIENT: Keys = Keys {
         },
         KeySpec {
             name: "max_connections_per_address",
-            algorithms: "",
             kind: "number, at most 10000000",
             default: "`0`",
             meaning: "connections of one client address at one time, of all workers together; all addresses of an IPv6 \
@@ -70,17 +65,12 @@ pub(in crate::config) const CLIENT: Keys = Keys {
         },
     ],
     others: &[
-        meant("timeout", &["header_timeout", "body_timeout"]),
-        meant("request_timeout", &["header_timeout", "body_timeout"]),
-        meant("client_header_timeout", &["header_timeout"]),
-        meant("request_headers_timeout", &["header_timeout"]),
-        meant("client_body_timeout", &["body_timeout"]),
-        meant("send_timeout", &["body_timeout"]),
-        meant("keepalive_timeout", &["idle_timeout"]),
-        meant("keep_alive", &["idle_timeout"]),
-        meant("maxconn", &["max_connections"]),
-        meant("max_connections_per_ip", &["max_connections_per_address"]),
-        meant("limit_conn", &["max_connections_per_address"]),
+        meant(&["timeout", "request_timeout"], &["header_timeout", "body_timeout"]),
+        meant(&["client_header_timeout", "request_headers_timeout"], &["header_timeout"]),
+        meant(&["client_body_timeout", "send_timeout"], &["body_timeout"]),
+        meant(&["keepalive_timeout", "keep_alive"], &["idle_timeout"]),
+        meant(&["maxconn"], &["max_connections"]),
+        meant(&["max_connections_per_ip", "limit_conn"], &["max_connections_per_address"]),
     ],
 };
 
@@ -91,7 +81,6 @@ pub(in crate::config) const LIMITS: Keys = Keys {
     specs: &[
         KeySpec {
             name: "header_bytes",
-            algorithms: "",
             kind: "size, 1KiB to 1MiB",
             default: "`32KiB`",
             meaning: "the request line and all headers; above it 431",
@@ -100,7 +89,6 @@ pub(in crate::config) const LIMITS: Keys = Keys {
         },
         KeySpec {
             name: "headers",
-            algorithms: "",
             kind: "number, 1 to 1000",
             default: "`100`",
             meaning: "how many headers a request may have; above it 431",
@@ -112,7 +100,6 @@ pub(in crate::config) const LIMITS: Keys = Keys {
         },
         KeySpec {
             name: "body",
-            algorithms: "",
             kind: "size from 1B, or `none`",
             default: "`none`",
             meaning: "the body, whatever its framing; above it 413. With `none` it may be of any size, because \
@@ -123,7 +110,6 @@ pub(in crate::config) const LIMITS: Keys = Keys {
         },
         KeySpec {
             name: "retry_bodies",
-            algorithms: "",
             kind: "size, at most 64GiB",
             default: "`64MiB`",
             meaning: "the memory of all bodies together that one gateway keeps so that refused requests can be sent \
@@ -135,7 +121,6 @@ pub(in crate::config) const LIMITS: Keys = Keys {
         },
         KeySpec {
             name: "uri",
-            algorithms: "",
             kind: "size, 64B to 64000B, below `header_bytes`",
             default: "`8KiB`, but at most half of `header_bytes`",
             meaning: "the request target; above it 414",
@@ -144,19 +129,22 @@ pub(in crate::config) const LIMITS: Keys = Keys {
         },
     ],
     others: &[
-        meant("client_max_body_size", &["body"]),
-        meant("max_body_size", &["body"]),
-        meant("body_bytes", &["body"]),
-        meant("max_request_bytes", &["body"]),
-        meant("max_header_bytes", &["header_bytes"]),
-        meant("header_size", &["header_bytes"]),
-        meant("large_client_header_buffers", &["header_bytes"]),
-        meant("max_request_headers_kb", &["header_bytes"]),
-        meant("max_headers", &["headers"]),
-        meant("max_headers_count", &["headers"]),
-        meant("url", &["uri"]),
-        meant("uri_bytes", &["uri"]),
-        elsewhere("max_connections", CLIENTS),
+        meant(
+            &["client_max_body_size", "max_body_size", "body_bytes", "max_request_bytes"],
+            &["body"],
+        ),
+        meant(
+            &[
+                "max_header_bytes",
+                "header_size",
+                "large_client_header_buffers",
+                "max_request_headers_kb",
+            ],
+            &["header_bytes"],
+        ),
+        meant(&["max_headers", "max_headers_count"], &["headers"]),
+        meant(&["url", "uri_bytes"], &["uri"]),
+        elsewhere(&["max_connections"], CLIENTS),
     ],
 };
 
@@ -168,7 +156,6 @@ pub(in crate::config) const PATHS: Keys = Keys {
     specs: &[
         KeySpec {
             name: "encoded_slash",
-            algorithms: "",
             kind: "`separator` `data`",
             default: "either",
             meaning: "`%2f` in a path is a slash (`separator`), or a character of a segment (`data`)",
@@ -176,7 +163,6 @@ pub(in crate::config) const PATHS: Keys = Keys {
         },
         KeySpec {
             name: "fold_case",
-            algorithms: "",
             kind: "switch",
             default: "either",
             meaning: "`on`: `/Search` is `/search`. `off`: it is another resource",
@@ -184,7 +170,6 @@ pub(in crate::config) const PATHS: Keys = Keys {
         },
         KeySpec {
             name: "trailing_dots",
-            algorithms: "",
             kind: "`strip` `keep`",
             default: "either",
             meaning: "dots and spaces at the end of a path or of a segment are cut off (`strip`), or belong to \
@@ -193,13 +178,8 @@ pub(in crate::config) const PATHS: Keys = Keys {
         },
     ],
     others: &[
-        meant("case", &["fold_case"]),
-        meant("case_sensitive", &["fold_case"]),
-        meant("case_insensitive", &["fold_case"]),
-        meant("ignore_case", &["fold_case"]),
-        meant("slash", &["encoded_slash"]),
-        meant("encoded_slashes", &["encoded_slash"]),
-        meant("allow_encoded_slashes", &["encoded_slash"]),
-        meant("dots", &["trailing_dots"]),
+        meant(&["case", "case_sensitive", "case_insensitive", "ignore_case"], &["fold_case"]),
+        meant(&["slash", "encoded_slashes", "allow_encoded_slashes"], &["encoded_slash"]),
+        meant(&["dots"], &["trailing_dots"]),
     ],
 };

@@ -9,7 +9,6 @@ pub(in crate::config) const DESCRIPTOR: Keys = Keys {
     specs: &[
         KeySpec {
             name: "name",
-            algorithms: "",
             kind: "text",
             default: "the match, as in `path=/search`",
             meaning: "the name in metrics and logs, where it is the `route`",
@@ -18,7 +17,6 @@ pub(in crate::config) const DESCRIPTOR: Keys = Keys {
         },
         KeySpec {
             name: "match",
-            algorithms: "",
             kind: "map of keys and values",
             default: "required",
             meaning: "the keys that a descriptor must have, each with its value; `\"*\"` takes any value. A descriptor may \
@@ -31,7 +29,6 @@ pub(in crate::config) const DESCRIPTOR: Keys = Keys {
         },
         KeySpec {
             name: "limiters",
-            algorithms: "",
             kind: "list of limiters or [charges](#what-a-request-costs)",
             default: "none",
             meaning: "the limiters, as in a route. Each cost is multiplied by `hits_addend`",
@@ -40,7 +37,6 @@ pub(in crate::config) const DESCRIPTOR: Keys = Keys {
         },
         KeySpec {
             name: "key",
-            algorithms: "",
             kind: "template",
             default: "that of each limiter",
             meaning: "the bucket at each of the limiters, in place of the limiter's own `key`: `{descriptor.NAME}` is the value \
@@ -50,7 +46,6 @@ pub(in crate::config) const DESCRIPTOR: Keys = Keys {
         },
         KeySpec {
             name: "max_wait",
-            algorithms: "",
             kind: "duration, at most 1h, or percentage",
             default: "`0`",
             meaning: "the time that an answer may wait for its slot, as in a route. The deadline of the call, which Envoy takes \
@@ -61,7 +56,6 @@ pub(in crate::config) const DESCRIPTOR: Keys = Keys {
         },
         KeySpec {
             name: "max_waiting",
-            algorithms: "",
             kind: "number, 1 to 10000000",
             default: "`10000`",
             meaning: "the calls that may wait at one time in one gateway; a further one is an error",
@@ -73,11 +67,10 @@ pub(in crate::config) const DESCRIPTOR: Keys = Keys {
         },
     ],
     others: &[
-        meant("matches", &["match"]),
-        meant("entries", &["match"]),
-        meant("limiter", &["limiters"]),
+        meant(&["matches", "entries"], &["match"]),
+        meant(&["limiter"], &["limiters"]),
         elsewhere(
-            "cost",
+            &["cost"],
             "a cost belongs to a limiter, as in `limiters: [{ limiter: search, cost: 5 }]`",
         ),
     ],

@@ -9,7 +9,6 @@ pub(in crate::config) const FAIR: Keys = Keys {
     specs: &[
         KeySpec {
             name: "by",
-            algorithms: "",
             kind: "[template](#which-bucket-a-request-belongs-to)",
             default: "required",
             meaning: "the tenant that a request belongs to, by the parts that a `key` may have. Requests without the part are one \
@@ -19,7 +18,6 @@ pub(in crate::config) const FAIR: Keys = Keys {
         },
         KeySpec {
             name: "weights",
-            algorithms: "",
             kind: "map of names and numbers, 1 to 1000",
             default: "`1` for each",
             meaning: "the weights of tenants, at most 1024: while several wait, one of weight 4 gets four times the slots of one of \
@@ -36,10 +34,9 @@ pub(in crate::config) const FAIR: Keys = Keys {
         },
     ],
     others: &[
-        meant("key", &["by"]),
-        meant("tenant", &["by"]),
-        meant("weight", &["weights"]),
-        elsewhere("priority", "it belongs to the route, as in `priority: high`"),
-        elsewhere("priorities", "each route has its own, as in `priority: high`"),
+        meant(&["key", "tenant"], &["by"]),
+        meant(&["weight"], &["weights"]),
+        elsewhere(&["priority"], "it belongs to the route, as in `priority: high`"),
+        elsewhere(&["priorities"], "each route has its own, as in `priority: high`"),
     ],
 };

@@ -9,7 +9,6 @@ pub(in crate::config) const HEADERS: Keys = Keys {
     specs: &[
         KeySpec {
             name: "request",
-            algorithms: "",
             kind: "[changes](#headers)",
             default: "none",
             meaning: "changes to the headers of requests, before the upstream gets them",
@@ -17,7 +16,6 @@ pub(in crate::config) const HEADERS: Keys = Keys {
         },
         KeySpec {
             name: "response",
-            algorithms: "",
             kind: "[changes](#headers)",
             default: "none",
             meaning: "changes to the headers of the upstream's responses, before the caller gets them",
@@ -25,7 +23,6 @@ pub(in crate::config) const HEADERS: Keys = Keys {
         },
         KeySpec {
             name: "own",
-            algorithms: "",
             kind: "[changes](#headers)",
             default: "none",
             meaning: "changes to the headers of the gateway's own answers to requests of the route (429, 502, 503, ...), \
@@ -34,19 +31,11 @@ pub(in crate::config) const HEADERS: Keys = Keys {
         },
     ],
     others: &[
-        elsewhere(ANY, "write `headers: { request: { set: { NAME: ... } } }`, or `response`"),
-        elsewhere("set", WHICH),
-        elsewhere("add", WHICH),
-        elsewhere("remove", WHICH),
-        meant("req", &["request"]),
-        meant("upstream", &["request"]),
-        meant("downstream", &["response"]),
-        meant("hide", &["response"]),
-        meant("refusal", &["own"]),
-        meant("refusals", &["own"]),
-        meant("gateway", &["own"]),
-        meant("errors", &["own"]),
-        meant("cors", &["own"]),
+        elsewhere(&[ANY], "write `headers: { request: { set: { NAME: ... } } }`, or `response`"),
+        elsewhere(&["set", "add", "remove"], WHICH),
+        meant(&["req", "upstream"], &["request"]),
+        meant(&["downstream", "hide"], &["response"]),
+        meant(&["refusal", "refusals", "gateway", "errors", "cors"], &["own"]),
     ],
 };
 
@@ -58,7 +47,6 @@ pub(in crate::config) const EDITS: Keys = Keys {
     specs: &[
         KeySpec {
             name: "set",
-            algorithms: "",
             kind: "map of NAME: VALUE, at most 100",
             default: "none",
             meaning: "each replaces all headers of its name",
@@ -69,7 +57,6 @@ pub(in crate::config) const EDITS: Keys = Keys {
         },
         KeySpec {
             name: "add",
-            algorithms: "",
             kind: "map of NAME: VALUE or NAME: [VALUE, ...], at most 100",
             default: "none",
             meaning: "each is added after the headers of its name",
@@ -84,7 +71,6 @@ pub(in crate::config) const EDITS: Keys = Keys {
         },
         KeySpec {
             name: "remove",
-            algorithms: "",
             kind: "list of at most 100 names",
             default: "none",
             meaning: "all headers of these names are removed. No name may also be under `set`",
@@ -96,7 +82,6 @@ pub(in crate::config) const EDITS: Keys = Keys {
         },
         KeySpec {
             name: "replace",
-            algorithms: "",
             kind: "map of NAME: `auto` or NAME: { BEGINNING: TEXT, ... }, at most 100",
             default: "none",
             meaning: "[each](#redirects) replaces the beginning of the values of its name. `auto`, for responses, \
@@ -121,16 +106,11 @@ pub(in crate::config) const EDITS: Keys = Keys {
         },
     ],
     others: &[
-        elsewhere(ANY, "write `set: { NAME: ... }`, or `add`"),
-        meant("overwrite", &["set"]),
-        meant("append", &["add"]),
-        meant("delete", &["remove"]),
-        meant("unset", &["remove"]),
-        meant("hide", &["remove"]),
-        meant("drop", &["remove"]),
-        meant("rewrite", &["replace"]),
-        meant("edit", &["replace"]),
-        meant("substitute", &["replace"]),
+        elsewhere(&[ANY], "write `set: { NAME: ... }`, or `add`"),
+        meant(&["overwrite"], &["set"]),
+        meant(&["append"], &["add"]),
+        meant(&["delete", "unset", "hide", "drop"], &["remove"]),
+        meant(&["rewrite", "edit", "substitute"], &["replace"]),
     ],
 };
 

@@ -122,7 +122,6 @@ pub(in crate::config) const LIMITER: Keys = Keys {
     specs: &[
         KeySpec {
             name: "algorithm",
-            algorithms: "",
             kind: "`token_bucket` `sliding_window` `fixed_window` `leaky_bucket` `warm_up` `concurrency`",
             default: "`token_bucket`",
             meaning: "how the quota is kept, see [which for which quota](limiters/README.md). `token_bucket`: \
@@ -148,7 +147,6 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         },
         KeySpec {
             name: "rate",
-            algorithms: "all but `concurrency`",
             kind: "rate, rates, or `auto`",
             default: "required",
             meaning: "COUNT requests of cost 1 in a PERIOD. A list for `token_bucket`, `sliding_window` and \
@@ -163,7 +161,6 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         },
         KeySpec {
             name: "start",
-            algorithms: "those with `rate: auto`",
             kind: "rate",
             default: "required",
             meaning: "the rate before anything is known. Its PERIOD is the time after which the rate may grow by a \
@@ -172,7 +169,6 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         },
         KeySpec {
             name: "min",
-            algorithms: "those with `rate: auto`",
             kind: "rate",
             default: "a hundredth of `start`",
             meaning: "the lowest rate",
@@ -180,7 +176,6 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         },
         KeySpec {
             name: "burst",
-            algorithms: "`token_bucket`",
             kind: "number, 1 to 1000000000",
             default: "COUNT of the rate; `1` with `rate: auto`",
             meaning: "permits that an idle limiter keeps, so the most that can pass at once. A bucket that \
@@ -194,7 +189,6 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         },
         KeySpec {
             name: "margin",
-            algorithms: "`sliding_window` `leaky_bucket`",
             kind: "duration, at most 1h, or `auto`",
             default: "`0`",
             meaning: "extra spacing for delay that varies on the way to the upstream. `auto`: \
@@ -206,7 +200,6 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         },
         KeySpec {
             name: "capacity",
-            algorithms: "`leaky_bucket`",
             kind: "number, 1 to 1000000000",
             default: "as many as the wait budget allows",
             meaning: "permits that may queue",
@@ -218,7 +211,6 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         },
         KeySpec {
             name: "warm_up",
-            algorithms: "`warm_up`",
             kind: "duration, 1ms to 1h",
             default: "required",
             meaning: "the time from cold to the full rate",
@@ -227,7 +219,6 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         },
         KeySpec {
             name: "cold_factor",
-            algorithms: "`warm_up`",
             kind: "number above 1, at most 100, also `2.5`",
             default: "`3`",
             meaning: "how many times slower than the full rate a cold limiter is",
@@ -240,7 +231,6 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         },
         KeySpec {
             name: "max",
-            algorithms: "`concurrency`, and those with `rate: auto`",
             kind: "number, 1 to 1000000000; a rate",
             default: "required; a thousand times `start`",
             meaning: "how many requests may be under way at a time; with `rate: auto` the highest rate",
@@ -251,7 +241,6 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         },
         KeySpec {
             name: "lease",
-            algorithms: "`concurrency`",
             kind: "duration, 1s to 1d",
             default: "`60s`",
             meaning: "how long the permits of a gateway that died stay taken",
@@ -261,7 +250,6 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         },
         KeySpec {
             name: "key",
-            algorithms: "",
             kind: "[template](#which-bucket-a-request-belongs-to)",
             default: "one bucket for all",
             meaning: "the bucket that a request belongs to: text and parts of the request, such as `{client_ip}`, \
@@ -270,7 +258,6 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         },
         KeySpec {
             name: "fair",
-            algorithms: "",
             kind: "[tenants and weights](fair.md)",
             default: "first come, first served",
             meaning: "the tenants that share the slots, or the permits of `concurrency`, while several of them wait, such as \
@@ -279,7 +266,6 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         },
         KeySpec {
             name: "scope",
-            algorithms: "",
             kind: "`cluster` `instance`",
             default: "`cluster`",
             meaning: "`instance`: each gateway has the quota for itself, whatever the store",
@@ -288,7 +274,6 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         },
         KeySpec {
             name: "mode",
-            algorithms: "",
             kind: "`enforce` `observe` `off`",
             default: "`enforce`",
             meaning: "`observe` decides and counts, but never holds or refuses; `off` does nothing. `false`, \
@@ -298,7 +283,6 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         },
         KeySpec {
             name: "on_failure",
-            algorithms: "",
             kind: "`share` `allow` `reject`",
             default: "that of the store",
             meaning: "the behaviour of this limiter [while the store is away](operation.md#when-redis-is-away). If a \
@@ -307,7 +291,6 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         },
         KeySpec {
             name: "on_loss",
-            algorithms: "",
             kind: "`close` `trust`",
             default: "that of the store",
             meaning: "the behaviour of this limiter [after the store has lost states](operation.md#when-redis-loses-states), or \
@@ -316,36 +299,37 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         },
     ],
     others: &[
-        meant("type", &["algorithm"]),
-        meant("kind", &["algorithm"]),
-        meant("limit", &["rate", "max"]),
-        meant("fallback", &["on_failure"]),
-        meant("failure_mode", &["on_failure"]),
-        replaced("period", &["rate"], PERIOD),
-        replaced("window", &["rate"], PERIOD),
-        replaced("interval", &["rate"], PERIOD),
-        replaced("per", &["rate"], PERIOD),
-        replaced("rps", &["rate"], SECOND),
-        replaced("qps", &["rate"], SECOND),
-        replaced("tps", &["rate"], SECOND),
-        replaced("per_second", &["rate"], SECOND),
-        replaced("rpm", &["rate"], MINUTE),
-        replaced("per_minute", &["rate"], MINUTE),
-        replaced("rph", &["rate"], "write `rate: <5>/h`"),
-        replaced("per_hour", &["rate"], "write `rate: <5>/h`"),
-        replaced("rpd", &["rate"], "write `rate: <5>/d`"),
-        replaced("per_day", &["rate"], "write `rate: <5>/d`"),
-        meant("quota", &["rate"]),
-        elsewhere("max_wait", WAIT),
-        elsewhere("max_wait_cap", WAIT),
-        elsewhere("max_waiting", WAIT),
-        elsewhere("cost", COST),
-        elsewhere("priority", "it belongs to the route, as in `priority: high`"),
-        elsewhere("weights", FAIR),
-        elsewhere("weight", FAIR),
-        meant("fairness", &["fair"]),
+        meant(&["type", "kind"], &["algorithm"]),
+        meant(&["limit"], &["rate", "max"]),
+        meant(&["fallback", "failure_mode"], &["on_failure"]),
+        replaced(&["period", "window", "interval", "per"], &["rate"], PERIOD),
+        replaced(&["rps", "qps", "tps", "per_second"], &["rate"], SECOND),
+        replaced(&["rpm", "per_minute"], &["rate"], MINUTE),
+        replaced(&["rph", "per_hour"], &["rate"], "write `rate: <5>/h`"),
+        replaced(&["rpd", "per_day"], &["rate"], "write `rate: <5>/d`"),
+        meant(&["quota"], &["rate"]),
+        elsewhere(&["max_wait", "max_wait_cap", "max_waiting"], WAIT),
+        elsewhere(&["cost"], COST),
+        elsewhere(&["priority"], "it belongs to the route, as in `priority: high`"),
+        elsewhere(&["weights", "weight"], FAIR),
+        meant(&["fairness"], &["fair"]),
     ],
 };
+
+/// The algorithms whose limiters have a key, in Markdown; empty for a key that all limiters have.
+pub(in crate::config) fn algorithms_with(key: &str) -> &'static str {
+    match key {
+        "rate" => "all but `concurrency`",
+        "start" | "min" => "those with `rate: auto`",
+        "burst" => "`token_bucket`",
+        "margin" => "`sliding_window` `leaky_bucket`",
+        "capacity" => "`leaky_bucket`",
+        "warm_up" | "cold_factor" => "`warm_up`",
+        "max" => "`concurrency`, and those with `rate: auto`",
+        "lease" => "`concurrency`",
+        _ => "",
+    }
+}
 
 const SECOND: &str = "write `rate: <5>/s`";
 const MINUTE: &str = "write `rate: <5>/min`";

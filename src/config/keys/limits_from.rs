@@ -9,7 +9,6 @@ pub(in crate::config) const LIMITS_FROM: Keys = Keys {
     specs: &[
         KeySpec {
             name: "url",
-            algorithms: "",
             kind: "URL",
             default: "required",
             meaning: "`postgres://USER:PASSWORD@HOST/DATABASE` or `mysql://...` (MariaDB as well), with the parameters of \
@@ -20,7 +19,6 @@ pub(in crate::config) const LIMITS_FROM: Keys = Keys {
         },
         KeySpec {
             name: "query",
-            algorithms: "",
             kind: "SQL",
             default: "required",
             meaning: "the query. Its columns are `name`, keys of a limiter, and `enabled`; at most 10000 rows",
@@ -30,7 +28,6 @@ pub(in crate::config) const LIMITS_FROM: Keys = Keys {
         },
         KeySpec {
             name: "every",
-            algorithms: "",
             kind: "duration, 100ms to 1h",
             default: "`5s`",
             meaning: "the pause between two queries",
@@ -39,9 +36,8 @@ pub(in crate::config) const LIMITS_FROM: Keys = Keys {
         },
     ],
     others: &[
-        meant("sql", &["query"]),
-        meant("interval", &["every"]),
-        meant("database", &["url"]),
-        meant("dsn", &["url"]),
+        meant(&["sql"], &["query"]),
+        meant(&["interval"], &["every"]),
+        meant(&["database", "dsn"], &["url"]),
     ],
 };

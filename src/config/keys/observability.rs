@@ -9,7 +9,6 @@ pub(in crate::config) const ACCESS_LOG: Keys = Keys {
     specs: &[
         KeySpec {
             name: "format",
-            algorithms: "",
             kind: "`off` `text` `json`",
             default: "`text` when stdout is a terminal, otherwise `json`",
             meaning: "the form of the lines",
@@ -17,7 +16,6 @@ pub(in crate::config) const ACCESS_LOG: Keys = Keys {
         },
         KeySpec {
             name: "user_agent",
-            algorithms: "",
             kind: "`on` `off`",
             default: "`off`",
             meaning: "whether a line has the client's `User-Agent`, its first 256 characters",
@@ -25,7 +23,7 @@ pub(in crate::config) const ACCESS_LOG: Keys = Keys {
 "$ref": "#/$defs/switch""##,
         },
     ],
-    others: &[meant("form", &["format"]), meant("agent", &["user_agent"])],
+    others: &[meant(&["form"], &["format"]), meant(&["agent"], &["user_agent"])],
 };
 
 pub(in crate::config) const LOG: Keys = Keys {
@@ -34,13 +32,12 @@ pub(in crate::config) const LOG: Keys = Keys {
     rules: "",
     specs: &[KeySpec {
         name: "format",
-        algorithms: "",
         kind: "`text` `json`",
         default: "`text` when stderr is a terminal, otherwise `json`",
         meaning: "the form of the lines",
         schema: r##""anyOf": [{ "enum": ["text", "json", null] }, { "$ref": "#/$defs/variable" }]"##,
     }],
-    others: &[meant("form", &["format"]), elsewhere("level", LEVEL)],
+    others: &[meant(&["form"], &["format"]), elsewhere(&["level"], LEVEL)],
 };
 
 pub(in crate::config) const LEVEL: &str =
@@ -53,7 +50,6 @@ pub(in crate::config) const TRACING: Keys = Keys {
     specs: &[
         KeySpec {
             name: "otlp",
-            algorithms: "",
             kind: "URL",
             default: "required",
             meaning: "the collector: `http://HOST:4317` for gRPC (`https` for TLS), `http://HOST:4318` for HTTP",
@@ -63,7 +59,6 @@ pub(in crate::config) const TRACING: Keys = Keys {
         },
         KeySpec {
             name: "protocol",
-            algorithms: "",
             kind: "`grpc` `http`",
             default: "`http` for port 4318 or a URL with a path, otherwise `grpc`",
             meaning: "the protocol of the collector: OTLP over gRPC, or over HTTP with protobuf",
@@ -71,7 +66,6 @@ pub(in crate::config) const TRACING: Keys = Keys {
         },
         KeySpec {
             name: "sample",
-            algorithms: "",
             kind: "number, 0 to 1",
             default: "`0.01`",
             meaning: "the part of the requests without a `traceparent` that is traced. A request with one is traced if its \
@@ -85,13 +79,10 @@ pub(in crate::config) const TRACING: Keys = Keys {
         },
     ],
     others: &[
-        meant("endpoint", &["otlp"]),
-        meant("url", &["otlp"]),
-        meant("collector", &["otlp"]),
-        meant("ratio", &["sample"]),
-        meant("sampling", &["sample"]),
+        meant(&["endpoint", "url", "collector"], &["otlp"]),
+        meant(&["ratio", "sampling"], &["sample"]),
         elsewhere(
-            "headers",
+            &["headers"],
             "headers are those of the environment variable OTEL_EXPORTER_OTLP_HEADERS",
         ),
     ],

@@ -16,7 +16,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
     specs: &[
         KeySpec {
             name: "listen",
-            algorithms: "",
             kind: "address",
             default: "`127.0.0.1:8080`",
             meaning: "the data plane: where callers send requests. In a container: `0.0.0.0:8080`",
@@ -26,7 +25,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "admin",
-            algorithms: "",
             kind: "address or [map](#admin)",
             default: "`127.0.0.1:9090`",
             meaning: "the admin side: `/metrics`, `/healthz`, `/readyz`, `/limiters`. Without a token only loopback \
@@ -40,7 +38,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "services",
-            algorithms: "",
             kind: "[map](#services)",
             default: "none",
             meaning: "addresses at which other proxies use the limiters",
@@ -48,7 +45,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "descriptors",
-            algorithms: "",
             kind: "list of [descriptors](#descriptors)",
             default: "none",
             meaning: "the limiters of the requests that Envoy describes to `services.envoy_rate_limit`",
@@ -58,7 +54,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "workers",
-            algorithms: "",
             kind: "number, 1 to 1024",
             default: "one per core",
             meaning: "threads of the data plane. Each has its own connections to the upstreams and to the store",
@@ -70,7 +65,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "access_log",
-            algorithms: "",
             kind: "`off` `text` `json` or [map](#access_log-log)",
             default: "`text` when stdout is a terminal, otherwise `json`",
             meaning: "one line per request on stdout, see [Logs](#logs)",
@@ -82,7 +76,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "log",
-            algorithms: "",
             kind: "`text` `json` or [map](#access_log-log)",
             default: "`text` when stderr is a terminal, otherwise `json`",
             meaning: "the form of the events on stderr, see [Logs](#logs)",
@@ -94,7 +87,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "tracing",
-            algorithms: "",
             kind: "[map](#tracing)",
             default: "none",
             meaning: "traces of requests, for an OpenTelemetry collector",
@@ -102,7 +94,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "drain_timeout",
-            algorithms: "",
             kind: "duration, at most 1d",
             default: "`30s`",
             meaning: "after SIGTERM or SIGINT, how long running and waiting requests may take. A request whose \
@@ -113,7 +104,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "watch",
-            algorithms: "",
             kind: "`on` `off`",
             default: "`on`",
             meaning: "the file takes effect within 2 s after it has changed, see \
@@ -123,7 +113,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "shutdown_delay",
-            algorithms: "",
             kind: "duration, at most 1d",
             default: "`0`",
             meaning: "after SIGTERM or SIGINT, how long the gateway still accepts clients while `/readyz` says 503, \
@@ -134,7 +123,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "tls",
-            algorithms: "",
             kind: "[certificates](#tls)",
             default: "clear text",
             meaning: "the data plane speaks TLS, and nothing else",
@@ -142,7 +130,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "trusted_proxies",
-            algorithms: "",
             kind: "list of networks",
             default: "none",
             meaning: "the proxies whose `X-Forwarded-For` is believed: for `{client_ip}`, the access log and \
@@ -154,7 +141,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "proxy_protocol",
-            algorithms: "",
             kind: "`on` `off`",
             default: "`off`",
             meaning: "connections of `trusted_proxies` begin with a [PROXY protocol \
@@ -165,7 +151,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "client",
-            algorithms: "",
             kind: "[time-outs](#client)",
             default: "see there",
             meaning: "how long clients may take",
@@ -173,7 +158,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "limits",
-            algorithms: "",
             kind: "[sizes](#limits)",
             default: "see there",
             meaning: "how large a request may be",
@@ -181,7 +165,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "paths",
-            algorithms: "",
             kind: "[known readings](#paths)",
             default: "none",
             meaning: "how the upstreams read a path, where origins differ",
@@ -189,7 +172,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "redact",
-            algorithms: "",
             kind: "list of at most 100 names",
             default: "none",
             meaning: "query parameters whose values no log shows, besides those that [are always \
@@ -204,7 +186,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "resolver",
-            algorithms: "",
             kind: "list of at most 8 `IP` or `IP:PORT`",
             default: "the system's",
             meaning: "DNS servers that look up the names of upstreams. The port is 53 unless the entry names \
@@ -217,7 +198,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "store",
-            algorithms: "",
             kind: "`memory`, URL or map",
             default: "`memory`",
             meaning: "the place where limiters keep their state, see [below](#store)",
@@ -231,7 +211,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "limiting",
-            algorithms: "",
             kind: "`on` `off`",
             default: "`on`",
             meaning: "`off` forwards everything unlimited; the store is not asked for any request",
@@ -240,7 +219,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "ratelimit_headers",
-            algorithms: "",
             kind: "`refused` `all`",
             default: "`refused`",
             meaning: "which answers have [`RateLimit` and `RateLimit-Policy`](limiting.md#what-is-left-of-a-quota): refusals, or `all` \
@@ -250,7 +228,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "upstream",
-            algorithms: "",
             kind: "URL",
             default: "",
             meaning: "the only upstream; short for `upstreams` with one entry named `default`. It or \
@@ -259,7 +236,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "upstreams",
-            algorithms: "",
             kind: "map of [upstreams](#upstream-upstreams)",
             default: "",
             meaning: "the throttled APIs, by name. The value is a URL or a map",
@@ -275,7 +251,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "limiters",
-            algorithms: "",
             kind: "map of [limiters](#limiters)",
             default: "none",
             meaning: "the quotas, by name. The value is a rate such as `5/s`, a list of rates, or a map. A \
@@ -293,7 +268,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "limits_from",
-            algorithms: "",
             kind: "[map](#limits_from)",
             default: "none",
             meaning: "a query of PostgreSQL or MySQL whose rows replace `limiters`, or add some",
@@ -304,7 +278,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
         KeySpec {
             name: "routes",
-            algorithms: "",
             kind: "list of [routes](#routes)",
             default: "required",
             meaning: "the requests that the gateway forwards. A whole `path` wins over a suffix, the longest matching suffix over \
@@ -316,57 +289,43 @@ pub(in crate::config) const ROOT: Keys = Keys {
         },
     ],
     others: &[
-        meant("rate_limits", &["limiters"]),
-        meant("rate_limit", &["limiters"]),
-        meant("ratelimits", &["limiters"]),
-        meant("rules", &["routes"]),
-        meant("url", &["upstream"]),
-        meant("backend", &["upstream"]),
-        meant("backends", &["upstreams"]),
-        meant("clusters", &["upstreams"]),
-        meant("service", &["services"]),
-        meant("redis", &["store"]),
-        meant("ssl", &["tls"]),
-        meant("https", &["tls"]),
-        meant("certificates", &["tls"]),
-        meant("real_ip", &["trusted_proxies"]),
-        meant("set_real_ip_from", &["trusted_proxies"]),
-        meant("accept_proxy", &["proxy_protocol"]),
-        meant("dns", &["resolver"]),
-        meant("nameservers", &["resolver"]),
-        meant("mask", &["redact"]),
-        meant("opentelemetry", &["tracing"]),
-        meant("otel", &["tracing"]),
-        meant("traces", &["tracing"]),
-        meant("log_format", &["log"]),
-        meant("logging", &["log"]),
-        meant("rate_limit_headers", &["ratelimit_headers"]),
-        elsewhere("max_wait", "it belongs to a route: `routes: [{ ..., max_wait: 2s }]`"),
-        elsewhere("max_wait_cap", "it belongs to a route: `routes: [{ ..., max_wait_cap: 10s }]`"),
-        elsewhere("max_waiting", "it belongs to a route: `routes: [{ ..., max_waiting: 100 }]`"),
-        elsewhere("retry", RETRIES),
-        elsewhere("retries", RETRIES),
-        elsewhere("max_retries", RETRIES),
-        elsewhere("attempts", RETRIES),
-        elsewhere("log_level", LEVEL),
-        elsewhere("loglevel", LEVEL),
-        elsewhere("level", LEVEL),
-        elsewhere("verbosity", LEVEL),
-        elsewhere("debug", LEVEL),
-        elsewhere("timeout", TIMEOUT),
-        elsewhere("timeouts", TIMEOUT),
-        elsewhere("header_timeout", CLIENTS),
-        elsewhere("idle_timeout", CLIENTS),
-        elsewhere("body_timeout", CLIENTS),
-        elsewhere("keepalive_timeout", CLIENTS),
-        elsewhere("max_connections", CLIENTS),
-        elsewhere("maxconn", CLIENTS),
-        elsewhere("client_max_body_size", BODY),
-        elsewhere("max_body_size", BODY),
-        elsewhere("headers", CHANGES),
-        elsewhere("add_headers", CHANGES),
-        elsewhere("cert", CERTS),
-        elsewhere("key", CERTS),
+        meant(&["rate_limits", "rate_limit", "ratelimits"], &["limiters"]),
+        meant(&["rules"], &["routes"]),
+        meant(&["url", "backend"], &["upstream"]),
+        meant(&["backends", "clusters"], &["upstreams"]),
+        meant(&["service"], &["services"]),
+        meant(&["redis"], &["store"]),
+        meant(&["ssl", "https", "certificates"], &["tls"]),
+        meant(&["real_ip", "set_real_ip_from"], &["trusted_proxies"]),
+        meant(&["accept_proxy"], &["proxy_protocol"]),
+        meant(&["dns", "nameservers"], &["resolver"]),
+        meant(&["mask"], &["redact"]),
+        meant(&["opentelemetry", "otel", "traces"], &["tracing"]),
+        meant(&["log_format", "logging"], &["log"]),
+        meant(&["rate_limit_headers"], &["ratelimit_headers"]),
+        elsewhere(&["max_wait"], "it belongs to a route: `routes: [{ ..., max_wait: 2s }]`"),
+        elsewhere(
+            &["max_wait_cap"],
+            "it belongs to a route: `routes: [{ ..., max_wait_cap: 10s }]`",
+        ),
+        elsewhere(&["max_waiting"], "it belongs to a route: `routes: [{ ..., max_waiting: 100 }]`"),
+        elsewhere(&["retry", "retries", "max_retries", "attempts"], RETRIES),
+        elsewhere(&["log_level", "loglevel", "level", "verbosity", "debug"], LEVEL),
+        elsewhere(&["timeout", "timeouts"], TIMEOUT),
+        elsewhere(
+            &[
+                "header_timeout",
+                "idle_timeout",
+                "body_timeout",
+                "keepalive_timeout",
+                "max_connections",
+                "maxconn",
+            ],
+            CLIENTS,
+        ),
+        elsewhere(&["client_max_body_size", "max_body_size"], BODY),
+        elsewhere(&["headers", "add_headers"], CHANGES),
+        elsewhere(&["cert", "key"], CERTS),
     ],
 };
 

@@ -11,7 +11,6 @@ pub(in crate::config) const ROUTE: Keys = Keys {
     specs: &[
         KeySpec {
             name: "name",
-            algorithms: "",
             kind: "text, 1 to 128",
             default: "the suffix or path",
             meaning: "labels metrics and logs; unique",
@@ -22,7 +21,6 @@ pub(in crate::config) const ROUTE: Keys = Keys {
         },
         KeySpec {
             name: "suffix",
-            algorithms: "",
             kind: "text",
             default: "required, or `path`",
             meaning: "the end of the path, see [below](#how-a-path-is-compared). `\"*\"` (in quotes) matches \
@@ -33,7 +31,6 @@ pub(in crate::config) const ROUTE: Keys = Keys {
         },
         KeySpec {
             name: "path",
-            algorithms: "",
             kind: "text",
             default: "none",
             meaning: "the whole path, in place of `suffix`, see [below](#whole-paths): `{name}` is one segment, `{*rest}` one \
@@ -44,7 +41,6 @@ pub(in crate::config) const ROUTE: Keys = Keys {
         },
         KeySpec {
             name: "methods",
-            algorithms: "",
             kind: "list",
             default: "all",
             meaning: "the methods that the route takes, in capitals. `GET` includes `HEAD`, unless another route with the same suffix or path names `HEAD`",
@@ -78,7 +74,6 @@ pub(in crate::config) const ROUTE: Keys = Keys {
         },
         KeySpec {
             name: "host",
-            algorithms: "",
             kind: "text",
             default: "all",
             meaning: "the host that the route is for, without scheme and port; compared without regard to case",
@@ -88,7 +83,6 @@ pub(in crate::config) const ROUTE: Keys = Keys {
         },
         KeySpec {
             name: "upstream",
-            algorithms: "",
             kind: "name",
             default: "the only one",
             meaning: "the name of the upstream; required when there are several",
@@ -97,7 +91,6 @@ pub(in crate::config) const ROUTE: Keys = Keys {
         },
         KeySpec {
             name: "limiters",
-            algorithms: "",
             kind: "list of [charges](#what-a-request-costs)",
             default: "none",
             meaning: "the limiters that a request must pass, all or none, besides those of the upstream. Each \
@@ -108,7 +101,6 @@ pub(in crate::config) const ROUTE: Keys = Keys {
         },
         KeySpec {
             name: "priority",
-            algorithms: "",
             kind: "`high` `normal` `low` `rfc9218`, or a header",
             default: "`normal`",
             meaning: "the priority among the requests that wait for [the same limiter](fair.md). `\"{header.x-priority}\"`: each \
@@ -124,7 +116,6 @@ pub(in crate::config) const ROUTE: Keys = Keys {
         },
         KeySpec {
             name: "max_wait",
-            algorithms: "",
             kind: "duration, at most 1h, or a [percentage](#how-long-a-request-waits)",
             default: "`0`",
             meaning: "the wait budget: the longest time that a request is held until its slot comes. With `0` a \
@@ -136,7 +127,6 @@ pub(in crate::config) const ROUTE: Keys = Keys {
         },
         KeySpec {
             name: "max_wait_cap",
-            algorithms: "",
             kind: "duration, at most 1h, or a [percentage](#how-long-a-request-waits)",
             default: "`max_wait`",
             meaning: "how far a caller may lengthen its wait with `Prefer: wait=SECONDS`; not below `max_wait`",
@@ -145,7 +135,6 @@ pub(in crate::config) const ROUTE: Keys = Keys {
         },
         KeySpec {
             name: "max_waiting",
-            algorithms: "",
             kind: "number, 1 to 10000000",
             default: "`10000`",
             meaning: "requests held on this route at one time in one gateway; above it 503 `queue-full`",
@@ -157,7 +146,6 @@ pub(in crate::config) const ROUTE: Keys = Keys {
         },
         KeySpec {
             name: "ratelimit_headers",
-            algorithms: "",
             kind: "`refused` `all`",
             default: "that of the file",
             meaning: "as at the top of the file, for this route",
@@ -165,7 +153,6 @@ pub(in crate::config) const ROUTE: Keys = Keys {
         },
         KeySpec {
             name: "headers",
-            algorithms: "",
             kind: "[changes](#headers)",
             default: "none",
             meaning: "changes to headers, after those of the upstream's own `headers`",
@@ -173,36 +160,20 @@ pub(in crate::config) const ROUTE: Keys = Keys {
         },
     ],
     others: &[
-        replaced("prefix", &["path"], PATH),
-        replaced("paths", &["path"], PATH),
-        replaced("location", &["path"], PATH),
-        meant("limiter", &["limiters"]),
-        elsewhere("rate", QUOTA),
-        elsewhere("rps", QUOTA),
-        elsewhere("rpm", QUOTA),
-        elsewhere("burst", QUOTA),
-        elsewhere("algorithm", QUOTA),
-        elsewhere("key", QUOTA),
-        elsewhere("mode", QUOTA),
-        elsewhere("cost", COST),
-        elsewhere("fair", QUOTA),
+        replaced(&["prefix", "paths", "location"], &["path"], PATH),
+        meant(&["limiter"], &["limiters"]),
+        elsewhere(&["rate", "rps", "rpm", "burst", "algorithm", "key", "mode", "fair"], QUOTA),
+        elsewhere(&["cost"], COST),
         elsewhere(
-            "weight",
+            &["weight"],
             "weights belong to a limiter, as in `fair: { by: \"{header.x-team}\", weights: { NAME: 4 } }`",
         ),
-        elsewhere("url", "a route names one of the `upstreams`, which have the URLs"),
-        elsewhere("urls", "a route names one of the `upstreams`, which have the URLs"),
-        elsewhere("timeout", TIMEOUT),
-        elsewhere("response_timeout", TIMEOUT),
-        elsewhere("retry", RETRIES),
-        elsewhere("retries", RETRIES),
-        elsewhere("add_headers", SET),
-        elsewhere("set_headers", SET),
-        elsewhere("request_headers", SET),
-        elsewhere("response_headers", SET),
-        elsewhere("remove_headers", REMOVE),
-        elsewhere("proxy_redirect", REDIRECT),
-        elsewhere("redirect", REDIRECT),
+        elsewhere(&["url", "urls"], "a route names one of the `upstreams`, which have the URLs"),
+        elsewhere(&["timeout", "response_timeout"], TIMEOUT),
+        elsewhere(&["retry", "retries"], RETRIES),
+        elsewhere(&["add_headers", "set_headers", "request_headers", "response_headers"], SET),
+        elsewhere(&["remove_headers"], REMOVE),
+        elsewhere(&["proxy_redirect", "redirect"], REDIRECT),
     ],
 };
 

@@ -9,7 +9,6 @@ pub(in crate::config) const SERVICES: Keys = Keys {
     specs: &[
         KeySpec {
             name: "decisions",
-            algorithms: "",
             kind: "address or [map](#servicesdecisions)",
             default: "none",
             meaning: "decides calls that programs make themselves, over HTTP and JSON, see [decisions](services/decisions.md)",
@@ -22,7 +21,6 @@ pub(in crate::config) const SERVICES: Keys = Keys {
         },
         KeySpec {
             name: "envoy_rate_limit",
-            algorithms: "",
             kind: "address or [map](#servicesenvoy_rate_limit)",
             default: "none",
             meaning: "Envoy's rate limit service (gRPC, version 3), which answers by [descriptors](#descriptors)",
@@ -35,7 +33,6 @@ pub(in crate::config) const SERVICES: Keys = Keys {
         },
         KeySpec {
             name: "ext_authz",
-            algorithms: "",
             kind: "address or [map](#servicesext_authz)",
             default: "none",
             meaning: "decides requests of Envoy's filter `ext_authz` over gRPC, see [Envoy](services/envoy.md#ext_authz-over-grpc)",
@@ -48,7 +45,6 @@ pub(in crate::config) const SERVICES: Keys = Keys {
         },
         KeySpec {
             name: "forward_auth",
-            algorithms: "",
             kind: "address or [map](#servicesforward_auth)",
             default: "none",
             meaning: "decides requests of nginx (`auth_request`), Traefik (`ForwardAuth`), Caddy (`forward_auth`), HAProxy \
@@ -62,14 +58,10 @@ pub(in crate::config) const SERVICES: Keys = Keys {
         },
     ],
     others: &[
-        meant("ratelimit", &["envoy_rate_limit"]),
-        meant("rate_limit", &["envoy_rate_limit"]),
-        meant("envoy", &["envoy_rate_limit"]),
-        meant("forwardAuth", &["forward_auth"]),
-        meant("auth_request", &["forward_auth"]),
-        meant("envoy_ext_authz", &["ext_authz"]),
-        meant("decision", &["decisions"]),
-        meant("acquire", &["decisions"]),
+        meant(&["ratelimit", "rate_limit", "envoy"], &["envoy_rate_limit"]),
+        meant(&["forwardAuth", "auth_request"], &["forward_auth"]),
+        meant(&["envoy_ext_authz"], &["ext_authz"]),
+        meant(&["decision", "acquire"], &["decisions"]),
     ],
 };
 
@@ -85,7 +77,6 @@ pub(in crate::config) const FORWARD_AUTH: Keys = Keys {
         TLS,
         KeySpec {
             name: "token",
-            algorithms: "",
             kind: "text",
             default: "none",
             meaning: "every call needs it, in the header `Paceway-Token`; without it the answer is 401. An address that other \
@@ -96,7 +87,6 @@ pub(in crate::config) const FORWARD_AUTH: Keys = Keys {
         },
         KeySpec {
             name: "original",
-            algorithms: "",
             kind: "`auto` `x-forwarded` `x-original` `target`",
             default: "`auto`",
             meaning: "the place that describes the original request: `X-Forwarded-Uri`, `-Method` and `-Host`; \
@@ -107,7 +97,6 @@ pub(in crate::config) const FORWARD_AUTH: Keys = Keys {
         },
         KeySpec {
             name: "path_prefix",
-            algorithms: "",
             kind: "path",
             default: "none",
             meaning: "the path before the original one where the call itself is the original request, such as Envoy's \
@@ -118,7 +107,6 @@ pub(in crate::config) const FORWARD_AUTH: Keys = Keys {
         },
         KeySpec {
             name: "denied_status",
-            algorithms: "",
             kind: "`401` `403` `429`",
             default: "that of the denial",
             meaning: "the status of every denial. `Paceway-Status` has that of the denial then, such as 429 or 503. nginx needs 403: \
@@ -128,12 +116,10 @@ pub(in crate::config) const FORWARD_AUTH: Keys = Keys {
     ],
     others: &[
         ADDRESS,
-        BIND,
         PASSWORD,
-        meant("prefix", &["path_prefix"]),
-        meant("status", &["denied_status"]),
-        meant("denied", &["denied_status"]),
-        meant("headers", &["original"]),
+        meant(&["prefix"], &["path_prefix"]),
+        meant(&["status", "denied"], &["denied_status"]),
+        meant(&["headers"], &["original"]),
     ],
 };
 
@@ -149,7 +135,7 @@ pub(in crate::config) const ENVOY_RATE_LIMIT: Keys = Keys {
         TLS,
         GRPC_TOKEN,
     ],
-    others: &[ADDRESS, BIND, PASSWORD],
+    others: &[ADDRESS, PASSWORD],
 };
 
 pub(in crate::config) const EXT_AUTHZ: Keys = Keys {
@@ -164,7 +150,7 @@ pub(in crate::config) const EXT_AUTHZ: Keys = Keys {
         TLS,
         GRPC_TOKEN,
     ],
-    others: &[ADDRESS, BIND, PASSWORD],
+    others: &[ADDRESS, PASSWORD],
 };
 
 pub(in crate::config) const DECISIONS: Keys = Keys {
@@ -180,7 +166,6 @@ pub(in crate::config) const DECISIONS: Keys = Keys {
         TLS,
         KeySpec {
             name: "token",
-            algorithms: "",
             kind: "text",
             default: "none",
             meaning: "every call needs it, in the header `Paceway-Token`; without it the answer is 401. An address that other \
@@ -191,7 +176,6 @@ pub(in crate::config) const DECISIONS: Keys = Keys {
         },
         KeySpec {
             name: "max_wait",
-            algorithms: "",
             kind: "duration, at most 1h",
             default: "`30s`",
             meaning: "the longest time that a call may wait, whatever its `max_wait_ms`",
@@ -201,7 +185,6 @@ pub(in crate::config) const DECISIONS: Keys = Keys {
         },
         KeySpec {
             name: "max_waiting",
-            algorithms: "",
             kind: "number, 1 to 10000000",
             default: "`10000`",
             meaning: "the calls that may wait at one time in one gateway; a further one gets 503 `queue-full`",
@@ -212,18 +195,16 @@ pub(in crate::config) const DECISIONS: Keys = Keys {
 "pattern": "^[0-9]+$|\\$\\{""##,
         },
     ],
-    others: &[ADDRESS, BIND, PASSWORD, meant("timeout", &["max_wait"])],
+    others: &[ADDRESS, PASSWORD, meant(&["timeout"], &["max_wait"])],
 };
 
 /// Names that users write for the keys which every service has.
-const ADDRESS: Other = meant("address", &["listen"]);
-const BIND: Other = meant("bind", &["listen"]);
-const PASSWORD: Other = meant("password", &["token"]);
+const ADDRESS: Other = meant(&["address", "bind"], &["listen"]);
+const PASSWORD: Other = meant(&["password"], &["token"]);
 
 /// The key `token` of a service that is called by gRPC.
 const GRPC_TOKEN: KeySpec = KeySpec {
     name: "token",
-    algorithms: "",
     kind: "text",
     default: "none",
     meaning: "every call needs it, in the header `paceway-token` of its metadata; without it the answer is an error. An \
@@ -235,7 +216,6 @@ const GRPC_TOKEN: KeySpec = KeySpec {
 
 const TLS: KeySpec = KeySpec {
     name: "tls",
-    algorithms: "",
     kind: "[certificates](#tls)",
     default: "clear text",
     meaning: "the service speaks TLS, and nothing else. With `client_ca` only proxies with a certificate may call it",
@@ -246,7 +226,6 @@ const TLS: KeySpec = KeySpec {
 const fn listen(schema: &'static str) -> KeySpec {
     KeySpec {
         name: "listen",
-        algorithms: "",
         kind: "address",
         default: "required",
         meaning: "the address of the service. No other listener may have it",

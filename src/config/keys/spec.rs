@@ -6,8 +6,6 @@ use crate::suggest::nearest;
 /// A key of the configuration.
 pub(in crate::config) struct KeySpec {
     pub(in crate::config) name: &'static str,
-    /// The algorithms whose limiters have the key, in Markdown; empty for a key that every section of its kind has.
-    pub(in crate::config) algorithms: &'static str,
     /// The kind of its value, in Markdown, such as "duration, at most 1d".
     pub(in crate::config) kind: &'static str,
     /// The value that a missing key has, in Markdown; "required" if it has none.
@@ -30,9 +28,9 @@ pub(in crate::config) struct Keys {
     pub(in crate::config) others: &'static [Other],
 }
 
-/// A wrong key that users of other gateways write, and the hint for them.
+/// Wrong keys that users of other gateways write, and the hint for them.
 pub(in crate::config) struct Other {
-    pub(super) name: &'static str,
+    pub(super) names: &'static [&'static str],
     /// The keys that the user probably meant. They are not reported as missing.
     pub(super) meant: &'static [&'static str],
     /// The hint, if "did you mean" and the names are not enough. A value that is one short word replaces the example in `<5>`.
@@ -71,7 +69,7 @@ impl Keys {
         written: Option<&str>,
         listed: impl Fn(&str) -> bool,
     ) -> (String, Vec<&'static str>) {
-        let other = |name: &str| self.others.iter().find(|other| other.name == name);
+        let other = |name: &str| self.others.iter().find(|other| other.names.contains(&name));
         if let Some(other) = other(name) {
             let names: Vec<_> = other.meant.iter().map(|meant| format!("`{meant}`")).collect();
             let ask = || format!("did you mean {}?", names.join(" or "));
@@ -127,23 +125,21 @@ fn fill_example(says: &str, written: Option<&str>) -> String {
     }
 }
 
-/// A wrong key for which a message asks "did you mean" the keys `meant`.
-pub(super) const fn meant(name: &'static str, meant: &'static [&'static str]) -> Other {
-    Other { name, meant, says: None }
+type Names = &'static [&'static str];
+
+/// Wrong keys for which a message asks "did you mean" the keys `meant`.
+pub(super) const fn meant(names: Names, meant: Names) -> Other {
+    Other { names, meant, says: None }
 }
 
-/// A wrong key for which a message says where the setting belongs.
-pub(super) const fn elsewhere(name: &'static str, says: &'static str) -> Other {
-    Other { name, meant: &[], says: Some(says) }
+/// Wrong keys for which a message says where the setting belongs.
+pub(super) const fn elsewhere(names: Names, says: &'static str) -> Other {
+    Other { names, meant: &[], says: Some(says) }
 }
 
-/// A wrong key that replaces the keys `meant`, with a message of its own.
-pub(super) const fn replaced(
-    name: &'static str,
-    meant: &'static [&'static str],
-    says: &'static str,
-) -> Other {
-    Other { name, meant, says: Some(says) }
+/// Wrong keys that replace the keys `meant`, with a message of their own.
+pub(super) const fn replaced(names: Names, meant: Names, says: &'static str) -> Other {
+    Other { names, meant, says: Some(says) }
 }
 
 pub(super) const CLIENTS: &str = "what clients may take is written `client: { header_timeout, idle_timeout, \

@@ -9,7 +9,6 @@ pub(in crate::config) const STORE: Keys = Keys {
     specs: &[
         KeySpec {
             name: "url",
-            algorithms: "",
             kind: "URL",
             default: "required",
             meaning: "the address of the store, see [its forms](#the-url-of-a-store)",
@@ -17,7 +16,6 @@ pub(in crate::config) const STORE: Keys = Keys {
         },
         KeySpec {
             name: "prefix",
-            algorithms: "",
             kind: "1 to 64 letters, digits, `_` `-` `.` `:`",
             default: "`paceway`",
             meaning: "first part of every key. Gateways with different prefixes share nothing",
@@ -27,7 +25,6 @@ pub(in crate::config) const STORE: Keys = Keys {
         },
         KeySpec {
             name: "timeout",
-            algorithms: "",
             kind: "duration, 1ms to 60s",
             default: "`50ms`",
             meaning: "how long a request waits for the store's decision; then `on_failure` decides. It bounds \
@@ -39,7 +36,6 @@ pub(in crate::config) const STORE: Keys = Keys {
         },
         KeySpec {
             name: "gateways",
-            algorithms: "",
             kind: "number, 1 to 10000",
             default: "`1`",
             meaning: "the least number of gateways that share the store. Without the store each enforces its \
@@ -54,7 +50,6 @@ pub(in crate::config) const STORE: Keys = Keys {
         },
         KeySpec {
             name: "tls",
-            algorithms: "",
             kind: "[certificates](#storetls)",
             default: "none",
             meaning: "how the servers of a `rediss://` URL are checked, and the certificate that they are shown",
@@ -62,7 +57,6 @@ pub(in crate::config) const STORE: Keys = Keys {
         },
         KeySpec {
             name: "on_failure",
-            algorithms: "",
             kind: "`share` `allow` `reject`",
             default: "`share`",
             meaning: "the behaviour of limiters while the store gives no decisions, see [when Redis is away](operation.md#when-redis-is-away)",
@@ -71,7 +65,6 @@ pub(in crate::config) const STORE: Keys = Keys {
         },
         KeySpec {
             name: "on_loss",
-            algorithms: "",
             kind: "`close` `trust`",
             default: "`close`",
             meaning: "the behaviour of limiters after the store has lost states, or may have, see [when Redis loses states](operation.md#when-redis-loses-states)",
@@ -80,26 +73,25 @@ pub(in crate::config) const STORE: Keys = Keys {
         },
     ],
     others: &[
-        meant("ssl", &["tls"]),
-        elsewhere("type", STORE_URL),
-        elsewhere("address", STORE_URL),
-        elsewhere("host", STORE_URL),
-        elsewhere("port", STORE_URL),
-        elsewhere("user", STORE_URL),
-        elsewhere("username", STORE_URL),
-        elsewhere("password", STORE_URL),
-        elsewhere("db", STORE_URL),
-        elsewhere("database", STORE_URL),
-        elsewhere("sentinels", STORE_URL),
-        elsewhere("master_name", STORE_URL),
-        elsewhere("ca", STORE_CERTS),
-        elsewhere("cert", STORE_CERTS),
-        elsewhere("key", STORE_CERTS),
-        elsewhere("server_name", STORE_CERTS),
-        meant("fallback", &["on_failure"]),
-        meant("failure_mode", &["on_failure"]),
-        meant("fail_open", &["on_failure"]),
-        meant("on_error", &["on_failure"]),
+        meant(&["ssl"], &["tls"]),
+        elsewhere(
+            &[
+                "type",
+                "address",
+                "host",
+                "port",
+                "user",
+                "username",
+                "password",
+                "db",
+                "database",
+                "sentinels",
+                "master_name",
+            ],
+            STORE_URL,
+        ),
+        elsewhere(&["ca", "cert", "key", "server_name"], STORE_CERTS),
+        meant(&["fallback", "failure_mode", "fail_open", "on_error"], &["on_failure"]),
     ],
 };
 

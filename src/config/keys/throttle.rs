@@ -9,7 +9,6 @@ pub(in crate::config) const THROTTLE: Keys = Keys {
     specs: &[
         KeySpec {
             name: "when",
-            algorithms: "",
             kind: "list of at most 32 conditions",
             default: "`[429, \"503 with retry-after\"]`, or those of `style`",
             meaning: "the answers that are refusals, see [below](#when)",
@@ -21,7 +20,6 @@ pub(in crate::config) const THROTTLE: Keys = Keys {
         },
         KeySpec {
             name: "style",
-            algorithms: "",
             kind: "name of a [vendor](vendors/README.md)",
             default: "`auto`",
             meaning: "the vendor whose headers are read. It also decides the defaults of `when` and `default_pause`: \
@@ -36,7 +34,6 @@ pub(in crate::config) const THROTTLE: Keys = Keys {
         },
         KeySpec {
             name: "pauses",
-            algorithms: "",
             kind: "`all`, or a list of limiters",
             default: "`all`",
             meaning: "which of the limiters that the refused request was charged to are paused, each for the key that \
@@ -51,7 +48,6 @@ pub(in crate::config) const THROTTLE: Keys = Keys {
         },
         KeySpec {
             name: "default_pause",
-            algorithms: "",
             kind: "duration, 100ms to `max_pause`",
             default: "`1s`, or that of `style`",
             meaning: "how long the limiters are paused when the answer names no time. It doubles with each refusal in a \
@@ -60,7 +56,6 @@ pub(in crate::config) const THROTTLE: Keys = Keys {
         },
         KeySpec {
             name: "max_pause",
-            algorithms: "",
             kind: "duration, 100ms to 1d",
             default: "`10min`",
             meaning: "no pause is longer, whatever the upstream says",
@@ -69,7 +64,6 @@ pub(in crate::config) const THROTTLE: Keys = Keys {
         },
         KeySpec {
             name: "retry",
-            algorithms: "",
             kind: "[bounds](#retry)",
             default: "see there",
             meaning: "how refused requests are sent again",
@@ -77,7 +71,6 @@ pub(in crate::config) const THROTTLE: Keys = Keys {
         },
         KeySpec {
             name: "learn",
-            algorithms: "",
             kind: "`off` `remaining`",
             default: "`remaining`",
             meaning: "`remaining`: headers in which the upstream says what remains of its quota lower the level of the \
@@ -87,22 +80,13 @@ pub(in crate::config) const THROTTLE: Keys = Keys {
         },
     ],
     others: &[
-        meant("vendor", &["style"]),
-        meant("dialect", &["style"]),
-        meant("on", &["when"]),
-        meant("if", &["when"]),
-        meant("status", &["when"]),
-        meant("statuses", &["when"]),
-        meant("conditions", &["when"]),
-        meant("codes", &["when"]),
-        meant("pause", &["default_pause", "pauses"]),
-        meant("limiters", &["pauses"]),
-        meant("backoff", &["default_pause"]),
-        meant("min_pause", &["default_pause"]),
-        elsewhere("retries", ATTEMPTS),
-        elsewhere("attempts", ATTEMPTS),
-        elsewhere("max_retries", ATTEMPTS),
-        elsewhere("max_body", "it is written `retry: { max_body: <64KiB> }`"),
+        meant(&["vendor", "dialect"], &["style"]),
+        meant(&["on", "if", "status", "statuses", "conditions", "codes"], &["when"]),
+        meant(&["pause"], &["default_pause", "pauses"]),
+        meant(&["limiters"], &["pauses"]),
+        meant(&["backoff", "min_pause"], &["default_pause"]),
+        elsewhere(&["retries", "attempts", "max_retries"], ATTEMPTS),
+        elsewhere(&["max_body"], "it is written `retry: { max_body: <64KiB> }`"),
     ],
 };
 
@@ -113,7 +97,6 @@ pub(in crate::config) const RETRY: Keys = Keys {
     specs: &[
         KeySpec {
             name: "attempts",
-            algorithms: "",
             kind: "number, 1 to 100",
             default: "`3`",
             meaning: "how often a request is sent at most, the first time included; `1` means that none is sent again. \
@@ -126,7 +109,6 @@ pub(in crate::config) const RETRY: Keys = Keys {
         },
         KeySpec {
             name: "max_body",
-            algorithms: "",
             kind: "size, at most 16MiB",
             default: "`64KiB`",
             meaning: "the longest body that is kept for another attempt; a request with a longer one is sent once. `0` \
@@ -136,15 +118,10 @@ pub(in crate::config) const RETRY: Keys = Keys {
         },
     ],
     others: &[
-        meant("max_attempts", &["attempts"]),
-        meant("retries", &["attempts"]),
-        meant("max_retries", &["attempts"]),
-        meant("num_retries", &["attempts"]),
-        meant("body", &["max_body"]),
-        meant("max_body_size", &["max_body"]),
-        meant("buffer", &["max_body"]),
-        elsewhere("backoff", "the time between attempts is the pause, see `default_pause`"),
-        elsewhere("per_try_timeout", "each attempt has the upstream's `response_timeout`"),
+        meant(&["max_attempts", "retries", "max_retries", "num_retries"], &["attempts"]),
+        meant(&["body", "max_body_size", "buffer"], &["max_body"]),
+        elsewhere(&["backoff"], "the time between attempts is the pause, see `default_pause`"),
+        elsewhere(&["per_try_timeout"], "each attempt has the upstream's `response_timeout`"),
     ],
 };
 

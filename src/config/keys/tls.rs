@@ -9,7 +9,6 @@ pub(in crate::config) const TLS: Keys = Keys {
     specs: &[
         KeySpec {
             name: "cert",
-            algorithms: "",
             kind: "file",
             default: "required",
             meaning: "PEM: the certificate, then its chain. Shown to callers that name no host (SNI), or none \
@@ -19,7 +18,6 @@ pub(in crate::config) const TLS: Keys = Keys {
         },
         KeySpec {
             name: "key",
-            algorithms: "",
             kind: "file",
             default: "required",
             meaning: "PEM: its private key as PKCS #8, PKCS #1 or SEC 1, not encrypted. It may be the same file \
@@ -29,7 +27,6 @@ pub(in crate::config) const TLS: Keys = Keys {
         },
         KeySpec {
             name: "client_ca",
-            algorithms: "",
             kind: "file",
             default: "callers show none",
             meaning: "PEM: certificates of authorities. Callers must show a certificate of one of them; a \
@@ -38,7 +35,6 @@ pub(in crate::config) const TLS: Keys = Keys {
         },
         KeySpec {
             name: "certificates",
-            algorithms: "",
             kind: "list of `{ cert, key }`",
             default: "none",
             meaning: "at most 1000 more. The gateway reads the names from the certificates; where none fits, it \
@@ -50,20 +46,11 @@ pub(in crate::config) const TLS: Keys = Keys {
         },
     ],
     others: &[
-        meant("certificate", &["cert"]),
-        meant("ssl_certificate", &["cert"]),
-        meant("crt", &["cert"]),
-        meant("chain", &["cert"]),
-        meant("private_key", &["key"]),
-        meant("ssl_certificate_key", &["key"]),
-        meant("ca", &["client_ca"]),
-        meant("ca_file", &["client_ca"]),
-        meant("verify_client", &["client_ca"]),
-        meant("ssl_client_certificate", &["client_ca"]),
-        meant("certs", &["certificates"]),
-        elsewhere("min_version", VERSIONS),
-        elsewhere("protocols", VERSIONS),
-        elsewhere("alpn", VERSIONS),
+        meant(&["certificate", "ssl_certificate", "crt", "chain"], &["cert"]),
+        meant(&["private_key", "ssl_certificate_key"], &["key"]),
+        meant(&["ca", "ca_file", "verify_client", "ssl_client_certificate"], &["client_ca"]),
+        meant(&["certs"], &["certificates"]),
+        elsewhere(&["min_version", "protocols", "alpn"], VERSIONS),
     ],
 };
 
@@ -74,7 +61,6 @@ pub(in crate::config) const CERTIFICATE: Keys = Keys {
     specs: &[
         KeySpec {
             name: "cert",
-            algorithms: "",
             kind: "file",
             default: "required",
             meaning: "PEM: the certificate, then its chain",
@@ -82,7 +68,6 @@ pub(in crate::config) const CERTIFICATE: Keys = Keys {
         },
         KeySpec {
             name: "key",
-            algorithms: "",
             kind: "file",
             default: "required",
             meaning: "PEM: its private key, not encrypted. It may be the same file as `cert`",
@@ -90,11 +75,9 @@ pub(in crate::config) const CERTIFICATE: Keys = Keys {
         },
     ],
     others: &[
-        meant("certificate", &["cert"]),
-        meant("crt", &["cert"]),
-        meant("private_key", &["key"]),
-        elsewhere("host", "the names are in the certificate"),
-        elsewhere("server_name", "the names are in the certificate"),
+        meant(&["certificate", "crt"], &["cert"]),
+        meant(&["private_key"], &["key"]),
+        elsewhere(&["host", "server_name"], "the names are in the certificate"),
     ],
 };
 
@@ -105,7 +88,6 @@ pub(in crate::config) const STORE_TLS: Keys = Keys {
     specs: &[
         KeySpec {
             name: "ca",
-            algorithms: "",
             kind: "file",
             default: "the system's",
             meaning: "PEM certificates of the authorities that certificates of the servers are checked with",
@@ -113,7 +95,6 @@ pub(in crate::config) const STORE_TLS: Keys = Keys {
         },
         KeySpec {
             name: "cert",
-            algorithms: "",
             kind: "file",
             default: "none",
             meaning: "the certificate that the gateway presents to servers that ask for one; it needs `key`",
@@ -121,7 +102,6 @@ pub(in crate::config) const STORE_TLS: Keys = Keys {
         },
         KeySpec {
             name: "key",
-            algorithms: "",
             kind: "file",
             default: "none",
             meaning: "PEM: the private key of `cert`",
@@ -129,7 +109,6 @@ pub(in crate::config) const STORE_TLS: Keys = Keys {
         },
         KeySpec {
             name: "server_name",
-            algorithms: "",
             kind: "text",
             default: "the host",
             meaning: "the name that certificates of the servers must have. By default it is the host of the \
@@ -138,17 +117,11 @@ pub(in crate::config) const STORE_TLS: Keys = Keys {
         },
     ],
     others: &[
-        meant("ca_file", &["ca"]),
-        meant("ca_cert", &["ca"]),
-        meant("certificate", &["cert"]),
-        meant("client_cert", &["cert"]),
-        meant("crt", &["cert"]),
-        meant("private_key", &["key"]),
-        meant("client_key", &["key"]),
-        meant("sni", &["server_name"]),
-        elsewhere("insecure", ALWAYS_CHECKED),
-        elsewhere("insecure_skip_verify", ALWAYS_CHECKED),
-        elsewhere("verify", ALWAYS_CHECKED),
+        meant(&["ca_file", "ca_cert"], &["ca"]),
+        meant(&["certificate", "client_cert", "crt"], &["cert"]),
+        meant(&["private_key", "client_key"], &["key"]),
+        meant(&["sni"], &["server_name"]),
+        elsewhere(&["insecure", "insecure_skip_verify", "verify"], ALWAYS_CHECKED),
     ],
 };
 

@@ -12,7 +12,6 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
     specs: &[
         KeySpec {
             name: "url",
-            algorithms: "",
             kind: "URL",
             default: "required, or `urls`",
             meaning: "`http://` or `https://`, with an optional base path that is put before each request's \
@@ -21,7 +20,6 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
         },
         KeySpec {
             name: "urls",
-            algorithms: "",
             kind: "list of 1 to 100 URLs",
             default: "",
             meaning: "in place of `url`: the addresses of one API that has several. All have one scheme and one \
@@ -36,7 +34,6 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
         },
         KeySpec {
             name: "limiters",
-            algorithms: "",
             kind: "list of [charges](#what-a-request-costs)",
             default: "none",
             meaning: "charged for every call to this upstream, whatever the route",
@@ -45,7 +42,6 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
         },
         KeySpec {
             name: "connect_timeout",
-            algorithms: "",
             kind: "duration, 1ms to 1d",
             default: "`2s`",
             meaning: "until a connection is made, TLS included; then the next address is tried. 504 after the \
@@ -57,7 +53,6 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
         },
         KeySpec {
             name: "response_timeout",
-            algorithms: "",
             kind: "duration, 1ms to 1d",
             default: "`30s`",
             meaning: "from the slot, or from the last piece of the request's body that the upstream accepted, \
@@ -68,7 +63,6 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
         },
         KeySpec {
             name: "idle_timeout",
-            algorithms: "",
             kind: "duration, 1ms to 1d",
             default: "`4s`",
             meaning: "how long a connection is kept without a call. It should be below the upstream's own idle \
@@ -79,7 +73,6 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
         },
         KeySpec {
             name: "pool_size",
-            algorithms: "",
             kind: "number, at most 100000",
             default: "`1024`",
             meaning: "HTTP/1.1 connections without a call that the gateway keeps, divided among its workers, at \
@@ -92,7 +85,6 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
         },
         KeySpec {
             name: "http2",
-            algorithms: "",
             kind: "switch",
             default: "`off`",
             meaning: "the gateway speaks HTTP/2 to the upstream, which gRPC needs: with https by ALPN, and \
@@ -103,7 +95,6 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
         },
         KeySpec {
             name: "health",
-            algorithms: "",
             kind: "[checks](#health)",
             default: "none",
             meaning: "requests of the gateway's own by which it learns which addresses work; they pass no limiter",
@@ -111,7 +102,6 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
         },
         KeySpec {
             name: "ca",
-            algorithms: "",
             kind: "file",
             default: "the system's",
             meaning: "https: PEM certificates of the authorities that sign its certificate, in place of those \
@@ -120,7 +110,6 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
         },
         KeySpec {
             name: "client_cert",
-            algorithms: "",
             kind: "`{ cert, key }`, or a file",
             default: "none",
             meaning: "https: the certificate that the gateway presents to an upstream that asks for one; one \
@@ -133,7 +122,6 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
         },
         KeySpec {
             name: "server_name",
-            algorithms: "",
             kind: "text",
             default: "the host of the URL",
             meaning: "https: the name that is asked for (SNI) and that its certificate must have",
@@ -142,7 +130,6 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
         },
         KeySpec {
             name: "preserve_host",
-            algorithms: "",
             kind: "switch",
             default: "`off`",
             meaning: "the upstream gets the host that the caller asked for in place of that of its URL",
@@ -151,7 +138,6 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
         },
         KeySpec {
             name: "forwarded",
-            algorithms: "",
             kind: "switch",
             default: "`off`",
             meaning: "the upstream gets `Forwarded` (RFC 7239) beside `X-Forwarded-For`, `-Proto`, `-Host` and \
@@ -161,7 +147,6 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
         },
         KeySpec {
             name: "headers",
-            algorithms: "",
             kind: "[changes](#headers)",
             default: "none",
             meaning: "changes to the headers of each call to it",
@@ -169,7 +154,6 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
         },
         KeySpec {
             name: "throttle",
-            algorithms: "",
             kind: "`on` `off`, or [rules](#throttle)",
             default: "`on`",
             meaning: "how it says \"slow down\", and what then happens: its refusals pause limiters, and refused \
@@ -183,50 +167,34 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
         },
     ],
     others: &[
-        meant("servers", &["urls"]),
-        meant("targets", &["urls"]),
-        meant("endpoints", &["urls"]),
-        meant("addresses", &["urls"]),
-        meant("timeout", &["response_timeout"]),
-        meant("read_timeout", &["response_timeout"]),
-        meant("proxy_read_timeout", &["response_timeout"]),
-        meant("proxy_connect_timeout", &["connect_timeout"]),
-        meant("keepalive_timeout", &["idle_timeout"]),
-        meant("keepalive", &["pool_size"]),
-        meant("max_idle", &["pool_size"]),
-        meant("h2", &["http2"]),
-        meant("grpc", &["http2"]),
-        meant("ca_file", &["ca"]),
-        meant("cacert", &["ca"]),
-        meant("certificate", &["client_cert"]),
-        meant("health_check", &["health"]),
-        meant("healthcheck", &["health"]),
-        meant("sni", &["server_name"]),
-        meant("proxy_ssl_name", &["server_name"]),
-        elsewhere("cert", PAIR),
-        elsewhere("key", PAIR),
-        elsewhere("retry", ATTEMPTS),
-        elsewhere("retries", ATTEMPTS),
-        elsewhere("max_retries", ATTEMPTS),
-        elsewhere("attempts", ATTEMPTS),
-        elsewhere("tls", ORIGIN_TLS),
-        elsewhere("ssl", ORIGIN_TLS),
-        elsewhere("insecure", ALWAYS_CHECKED),
-        elsewhere("insecure_skip_verify", ALWAYS_CHECKED),
-        elsewhere("verify", ALWAYS_CHECKED),
-        elsewhere("host", HOST),
-        elsewhere("host_header", HOST),
-        elsewhere("proxy_set_header", SET),
-        elsewhere("add_headers", SET),
-        elsewhere("set_headers", SET),
-        elsewhere("request_headers", SET),
-        elsewhere("response_headers", SET),
-        elsewhere("headers_to_add", SET),
-        elsewhere("remove_headers", REMOVE),
-        elsewhere("hide_headers", REMOVE),
-        elsewhere("proxy_hide_header", REMOVE),
-        elsewhere("proxy_redirect", REDIRECT),
-        elsewhere("redirect", REDIRECT),
+        meant(&["servers", "targets", "endpoints", "addresses"], &["urls"]),
+        meant(&["timeout", "read_timeout", "proxy_read_timeout"], &["response_timeout"]),
+        meant(&["proxy_connect_timeout"], &["connect_timeout"]),
+        meant(&["keepalive_timeout"], &["idle_timeout"]),
+        meant(&["keepalive", "max_idle"], &["pool_size"]),
+        meant(&["h2", "grpc"], &["http2"]),
+        meant(&["ca_file", "cacert"], &["ca"]),
+        meant(&["certificate"], &["client_cert"]),
+        meant(&["health_check", "healthcheck"], &["health"]),
+        meant(&["sni", "proxy_ssl_name"], &["server_name"]),
+        elsewhere(&["cert", "key"], PAIR),
+        elsewhere(&["retry", "retries", "max_retries", "attempts"], ATTEMPTS),
+        elsewhere(&["tls", "ssl"], ORIGIN_TLS),
+        elsewhere(&["insecure", "insecure_skip_verify", "verify"], ALWAYS_CHECKED),
+        elsewhere(&["host", "host_header"], HOST),
+        elsewhere(
+            &[
+                "proxy_set_header",
+                "add_headers",
+                "set_headers",
+                "request_headers",
+                "response_headers",
+                "headers_to_add",
+            ],
+            SET,
+        ),
+        elsewhere(&["remove_headers", "hide_headers", "proxy_hide_header"], REMOVE),
+        elsewhere(&["proxy_redirect", "redirect"], REDIRECT),
     ],
 };
 
@@ -237,7 +205,6 @@ pub(in crate::config) const HEALTH: Keys = Keys {
     specs: &[
         KeySpec {
             name: "path",
-            algorithms: "",
             kind: "path",
             default: "required",
             meaning: "the path that each address is asked for, with its query. The base path of the URL is not put before it",
@@ -247,7 +214,6 @@ pub(in crate::config) const HEALTH: Keys = Keys {
         },
         KeySpec {
             name: "every",
-            algorithms: "",
             kind: "duration, 100ms to 1h",
             default: "`5s`",
             meaning: "the time between two checks of one address",
@@ -256,7 +222,6 @@ pub(in crate::config) const HEALTH: Keys = Keys {
         },
         KeySpec {
             name: "healthy",
-            algorithms: "",
             kind: "number, 1 to 100",
             default: "`2`",
             meaning: "how many checks in a row must pass until an address gets requests again",
@@ -268,7 +233,6 @@ pub(in crate::config) const HEALTH: Keys = Keys {
         },
         KeySpec {
             name: "unhealthy",
-            algorithms: "",
             kind: "number, 1 to 100",
             default: "`3`",
             meaning: "how many checks in a row must fail until an address gets no requests",
@@ -280,11 +244,10 @@ pub(in crate::config) const HEALTH: Keys = Keys {
         },
     ],
     others: &[
-        meant("uri", &["path"]),
-        meant("url", &["path"]),
-        meant("interval", &["every"]),
-        meant("rise", &["healthy"]),
-        meant("fall", &["unhealthy"]),
+        meant(&["uri", "url"], &["path"]),
+        meant(&["interval"], &["every"]),
+        meant(&["rise"], &["healthy"]),
+        meant(&["fall"], &["unhealthy"]),
     ],
 };
 

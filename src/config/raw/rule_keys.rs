@@ -5,7 +5,7 @@ use super::{
     rules::{Kind, Rule, micros},
 };
 use crate::config::{
-    keys::{KeySpec, LIMITER},
+    keys::{LIMITER, algorithms_with},
     reader::{ConfigReader, ConfigSection, Field, positive, span},
     yaml::YamlValue,
 };
@@ -23,7 +23,7 @@ impl ConfigReader {
         let default = if section.get("algorithm").is_none() { ", the default" } else { "" };
         let has_auto_rate = section.get("rate").as_ref().is_some_and(is_auto);
         for key in LIMITER.specs {
-            let (key, Some(kinds)) = (key.name, kinds_of(key)) else { continue };
+            let (key, Some(kinds)) = (key.name, kinds_of(key.name)) else { continue };
             // With `rate: auto`, `max` is the highest rate.
             let is_bound = key == "max" && has_auto_rate && kind.has_auto_rate();
             if let Some(field) = section.get(key).filter(|_| !kinds.contains(&kind) && !is_bound) {
@@ -102,8 +102,7 @@ pub(super) fn uses(field: &Field<'_>, key: &str) -> bool {
     if matches!(key, "start" | "min") || (key == "max" && learns) {
         return learns;
     }
-    let kinds = LIMITER.specs.iter().find(|own| own.name == key).and_then(kinds_of);
-    match (kind, kinds) {
+    match (kind, kinds_of(key)) {
         (Some(Kind::Concurrency), None) => key != "rate",
         (Some(kind), Some(kinds)) => kinds.contains(&kind),
         _ => true,
@@ -111,10 +110,11 @@ pub(super) fn uses(field: &Field<'_>, key: &str) -> bool {
 }
 
 /// The algorithms that have a key, as its description says; `None` for a key that all of them have, or all with a rate.
-fn kinds_of(key: &KeySpec) -> Option<Vec<Kind>> {
-    let named = |kind: &Kind| key.algorithms.contains(&format!("`{}`", kind.name()));
+fn kinds_of(key: &str) -> Option<Vec<Kind>> {
+    let algorithms = algorithms_with(key);
+    let named = |kind: &Kind| algorithms.contains(&format!("`{}`", kind.name()));
     let all = || Kind::ALL.into_iter();
-    match key.algorithms {
+    match algorithms {
         text if text.is_empty() || text.starts_with("all but") => None,
         "those with `rate: auto`" => Some(all().filter(|kind| kind.has_auto_rate()).collect()),
         _ => Some(all().filter(named).collect()),
