@@ -14,7 +14,7 @@ use super::{
 };
 use proptest::prelude::*;
 
-const T0: Micros = 1_700_000_000_000_000;
+pub(crate) const T0: Micros = 1_700_000_000_000_000;
 
 /// Runs a property with `default` cases, or with as many as the environment variable `PROPTEST_CASES` says. A longer run
 /// (20,000, say) needs no change of the code.
@@ -25,16 +25,38 @@ pub(crate) fn cases(default: u32) -> ProptestConfig {
     }
 }
 
+/// A request of the tests of one algorithm, and which of the last grants is given back.
+#[derive(Debug, Clone)]
+pub(crate) struct Step {
+    pub(crate) after: Micros,
+    pub(crate) cost: i64,
+    pub(crate) budget: Micros,
+    pub(crate) gives_back: Option<usize>,
+}
+
+/// Requests at most `longest` µs apart.
+pub(crate) fn steps(longest: Micros) -> impl Strategy<Value = Vec<Step>> {
+    let budget = prop_oneof![Just(0), 0..4 * longest];
+    let step = (0..longest, 1..4i64, budget, prop::option::weighted(0.3, 0..6usize));
+    let step = step.prop_map(move |(after, cost, budget, gives_back)| Step {
+        after: after * after / longest,
+        cost,
+        budget,
+        gives_back,
+    });
+    prop::collection::vec(step, 1..60)
+}
+
 /// A limiter: its rule, what that allows in the words of a user, and its state.
 #[derive(Debug, Clone)]
-struct Limiter {
-    rule: Algorithm,
-    law: Law,
-    state: Option<State>,
+pub(crate) struct Limiter {
+    pub(crate) rule: Algorithm,
+    pub(crate) law: Law,
+    pub(crate) state: Option<State>,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Law {
+pub(crate) enum Law {
     /// In any `t` µs at most `burst + t·count/period` permits.
     Bucket { count: i64, period: Micros, burst: i64 },
     /// After a grant, the time that its permits take is free of grants.
@@ -52,28 +74,33 @@ impl Limiter {
         Self { rule, law, state: None }
     }
 
-    fn token_bucket(count: i64, period: Micros, burst: i64) -> Self {
+    pub(crate) fn token_bucket(count: i64, period: Micros, burst: i64) -> Self {
         let rule = TokenBucket::new(count, period, burst).expect("a rule");
         Self::new(Algorithm::TokenBucket(rule), Law::Bucket { count, period, burst })
     }
 
-    fn leaky_bucket(count: i64, period: Micros, margin: Micros, capacity: Option<i64>) -> Self {
+    pub(crate) fn leaky_bucket(
+        count: i64,
+        period: Micros,
+        margin: Micros,
+        capacity: Option<i64>,
+    ) -> Self {
         let rule = LeakyBucket::new(count, period, margin, capacity).expect("a rule");
         let law = Law::Paced { count, period: period + count * margin };
         Self::new(Algorithm::LeakyBucket(rule), law)
     }
 
-    fn warm_up(count: i64, period: Micros, warm_up: Micros, cold_factor: f64) -> Self {
+    pub(crate) fn warm_up(count: i64, period: Micros, warm_up: Micros, cold_factor: f64) -> Self {
         let rule = WarmUp::new(count, period, warm_up, cold_factor).expect("a rule");
         Self::new(Algorithm::WarmUp(rule), Law::Paced { count, period })
     }
 
-    fn sliding_window(count: i64, period: Micros, margin: Micros) -> Self {
+    pub(crate) fn sliding_window(count: i64, period: Micros, margin: Micros) -> Self {
         let rule = SlidingWindow::new(count, period, margin).expect("a rule");
         Self::new(Algorithm::SlidingWindow(rule), Law::Sliding { count, span: period + margin })
     }
 
-    fn fixed_window(count: i64, period: Micros) -> Self {
+    pub(crate) fn fixed_window(count: i64, period: Micros) -> Self {
         let rule = FixedWindow::new(count, period).expect("a rule");
         Self::new(Algorithm::FixedWindow(rule), Law::Fixed { count, period })
     }
@@ -105,8 +132,8 @@ impl Limiter {
 
 impl Law {
     /// Whether grants (instant and permits) obey it: every two of them, and what lies between.
-    fn holds(self, grants: &[(Micros, i64)]) -> bool {
-        let mut grants = grants.to_vec();
+    pub(crate) fn holds(self, grants: &[(Micros, i64)]) -> bool {
+        let mut grants: Vec<_> = grants.iter().filter(|(_, cost)| *cost > 0).copied().collect();
         grants.sort_unstable();
         let permits = |grants: &[(Micros, i64)]| grants.iter().map(|(_, cost)| cost).sum::<i64>();
         (0..grants.len()).all(|i| {

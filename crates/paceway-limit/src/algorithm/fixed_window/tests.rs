@@ -2,7 +2,7 @@ mod laws;
 
 use super::*;
 use crate::algorithm::{
-    Algorithm, MAX_BUDGET, MAX_HOLES, Open as AnyOpen, State as AnyState,
+    MAX_BUDGET, MAX_HOLES, Open as AnyOpen,
     reserve::{self, Want},
 };
 use rstest::rstest;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::algorithm::{
-    Algorithm, Open as AnyOpen, State as AnyState,
+    Open as AnyOpen, State as AnyState,
     reserve::{self, Reserved, Want},
 };
 use proptest::prelude::*;

@@ -1,69 +1,17 @@
 //! The law of each rule for the true costs, whatever was reserved for them.
 
 use crate::algorithm::{
-    Algorithm, FixedWindow, Grant, LeakyBucket, MAX_BUDGET, Micros, Open, SlidingWindow, State,
-    TokenBucket, WarmUp, tests::cases,
+    Grant, MAX_BUDGET, Micros, Open,
+    tests::{Limiter, T0, cases},
 };
 use proptest::prelude::*;
 
-const T0: Micros = 1_700_000_000_000_000;
 const SECOND: Micros = 1_000_000;
 /// The longest waits of the requests here: those of two configurations.
 const WAITS: [Micros; 2] = [1_500, 15_000];
 const WAIT: Micros = WAITS[0];
 
-/// The law that a rule promises to its user.
-#[derive(Debug, Clone, Copy)]
-enum Law {
-    /// In any `t` µs at most `most + t·count/period` permits.
-    Bucket { count: i64, period: Micros, most: i64 },
-    /// After a grant, the time that its permits take is free of grants.
-    Paced { count: i64, period: Micros },
-    /// In any half-open window of `span` µs at most `count`.
-    Sliding { count: i64, span: Micros },
-    /// In each window since the epoch at most `count`.
-    Fixed { count: i64, period: Micros },
-}
-
-impl Law {
-    fn holds(self, grants: &[(Micros, i64)]) -> bool {
-        let mut grants: Vec<_> = grants.iter().filter(|(_, cost)| *cost > 0).copied().collect();
-        grants.sort_unstable();
-        let permits = |grants: &[(Micros, i64)]| grants.iter().map(|(_, cost)| cost).sum::<i64>();
-        (0..grants.len()).all(|i| {
-            (i..grants.len()).all(|j| {
-                let (first, last) = (grants[i].0, grants[j].0);
-                let (all, span) = (permits(&grants[i..=j]), last - first + 1);
-                match self {
-                    Self::Bucket { count, period, most } => (all - most) * period <= span * count,
-                    Self::Paced { count, period } => {
-                        i == j || permits(&grants[i..j]) * period < span * count
-                    }
-                    Self::Sliding { count, span } => last - first >= span || all <= count,
-                    Self::Fixed { count, period } => last / period > first / period || all <= count,
-                }
-            })
-        })
-    }
-}
-
-#[derive(Debug, Clone)]
-struct Limiter {
-    rule: Algorithm,
-    law: Law,
-    state: Option<State>,
-}
-
 impl Limiter {
-    fn new(rule: Algorithm, law: Law) -> Self {
-        Self { rule, law, state: None }
-    }
-
-    fn bucket(count: i64, period: Micros, most: i64) -> Self {
-        let rule = TokenBucket::new(count, period, most).expect("a rule");
-        Self::new(Algorithm::TokenBucket(rule), Law::Bucket { count, period, most })
-    }
-
     fn with<T>(&mut self, now: Micros, change: impl FnOnce(&mut Open) -> T) -> T {
         let mut open = self.rule.open(self.state.as_mut(), now);
         let changed = change(&mut open);
@@ -72,11 +20,11 @@ impl Limiter {
     }
 
     /// The instant and the grant; `None` when `at` is beyond the shorter wait of the requests.
-    fn ask(&mut self, now: Micros, cost: i64, from: Micros) -> Option<(Micros, Grant)> {
-        self.ask_within(WAIT, now, cost, from)
+    fn take(&mut self, now: Micros, cost: i64, from: Micros) -> Option<(Micros, Grant)> {
+        self.take_within(WAIT, now, cost, from)
     }
 
-    fn ask_within(
+    fn take_within(
         &mut self,
         wait: Micros,
         now: Micros,
@@ -100,7 +48,7 @@ impl Limiter {
     fn move_up(&mut self, now: Micros, at: Micros, grant: Grant, cost: i64) -> (Micros, Grant) {
         let before = self.state.clone();
         let is_given = self.give_back(now, grant, cost);
-        let earlier = is_given.then(|| self.ask_within(at - now - 1, now, cost, 0)).flatten();
+        let earlier = is_given.then(|| self.take_within(at - now - 1, now, cost, 0)).flatten();
         earlier.unwrap_or_else(|| {
             self.state = before;
             (at, grant)
@@ -153,27 +101,20 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 fn bucket() -> BoxedStrategy<Limiter> {
     let any = (3..30i64, 100..2_000i64, 3..40i64);
-    any.prop_map(|(count, period, most)| Limiter::bucket(count, period, most)).boxed()
+    any.prop_map(|(count, period, most)| Limiter::token_bucket(count, period, most)).boxed()
 }
 
 fn any_limiter() -> BoxedStrategy<Limiter> {
-    let leaky = (3..30i64, 100..2_000i64).prop_map(|(count, period)| {
-        let rule = LeakyBucket::new(count, period, 0, None).expect("a rule");
-        Limiter::new(Algorithm::LeakyBucket(rule), Law::Paced { count, period })
-    });
-    let warm_up = (3..30i64, 100..2_000i64, 1..4_000i64, 1.001..9.0f64);
-    let warm_up = warm_up.prop_map(|(count, period, window, factor)| {
-        let rule = WarmUp::new(count, period, window, factor).expect("a rule");
-        Limiter::new(Algorithm::WarmUp(rule), Law::Paced { count, period })
-    });
-    let sliding = (3..30i64, 1..2_000i64).prop_map(|(count, span)| {
-        let rule = SlidingWindow::new(count, span, 0).expect("a rule");
-        Limiter::new(Algorithm::SlidingWindow(rule), Law::Sliding { count, span })
-    });
-    let fixed = (3..30i64, 1_000..2_000i64).prop_map(|(count, period)| {
-        let rule = FixedWindow::new(count, period).expect("a rule");
-        Limiter::new(Algorithm::FixedWindow(rule), Law::Fixed { count, period })
-    });
+    let rate = || (3..30i64, 100..2_000i64);
+    let leaky = rate().prop_map(|(count, period)| Limiter::leaky_bucket(count, period, 0, None));
+    let warm_up =
+        (rate(), 1..4_000i64, 1.001..9.0f64).prop_map(|((count, period), window, factor)| {
+            Limiter::warm_up(count, period, window, factor)
+        });
+    let sliding = (3..30i64, 1..2_000i64);
+    let sliding = sliding.prop_map(|(count, span)| Limiter::sliding_window(count, span, 0));
+    let fixed = (3..30i64, 1_000..2_000i64);
+    let fixed = fixed.prop_map(|(count, period)| Limiter::fixed_window(count, period));
     prop_oneof![3 => bucket(), 1 => leaky, 1 => warm_up, 1 => sliding, 1 => fixed].boxed()
 }
 
@@ -190,7 +131,7 @@ proptest! {
             match what {
                 What::Ask(cost, from, which) => {
                     let cost = cost.min(limiter.rule.capacity());
-                    if let Some((at, grant)) = limiter.ask_within(WAITS[which], now, cost, from) {
+                    if let Some((at, grant)) = limiter.take_within(WAITS[which], now, cost, from) {
                         open.push((at, grant, cost));
                     }
                 }
@@ -231,7 +172,7 @@ proptest! {
             match what {
                 What::Ask(cost, ..) => {
                     let cost = cost.min(limiter.rule.capacity());
-                    used.extend(limiter.ask(now, cost, 0).map(|(at, _)| (at, cost)));
+                    used.extend(limiter.take(now, cost, 0).map(|(at, _)| (at, cost)));
                 }
                 What::Settle(_, debt) => {
                     let debt = (debt % 20).clamp(1, limiter.rule.capacity());
@@ -259,7 +200,7 @@ proptest! {
         let mut open = Vec::new();
         for (cost, used) in costs {
             let cost = cost.min(most);
-            open.extend(limiter.ask(T0, cost, 0).filter(|(at, _)| *at == T0).map(|(_, grant)| (grant, cost, used.min(cost))));
+            open.extend(limiter.take(T0, cost, 0).filter(|(at, _)| *at == T0).map(|(_, grant)| (grant, cost, used.min(cost))));
         }
         let true_costs: i64 = open.iter().map(|(_, _, used)| used).sum();
         for (grant, cost, used) in open {
@@ -273,8 +214,8 @@ proptest! {
 #[test]
 fn a_bucket_gets_back_what_was_not_used() {
     // 90,000 tokens a minute, 1.5 in a ms.
-    let mut limiter = Limiter::bucket(90_000, 60 * SECOND, 90_000);
-    let grants: Vec<_> = (0..5).map(|_| limiter.ask(T0, 10_000, 0).expect("a grant")).collect();
+    let mut limiter = Limiter::token_bucket(90_000, 60 * SECOND, 90_000);
+    let grants: Vec<_> = (0..5).map(|_| limiter.take(T0, 10_000, 0).expect("a grant")).collect();
     assert_eq!(limiter.remaining(T0), 40_000);
     for (_, grant) in grants {
         assert!(limiter.settle(T0, grant, 10_000, 200));
@@ -285,7 +226,7 @@ fn a_bucket_gets_back_what_was_not_used() {
 /// The case that holes alone cannot serve: each request reserves 1000 and uses 200, and five times as many must fit.
 #[test]
 fn requests_that_use_a_fifth_get_five_times_as_many_slots() {
-    let mut limiter = Limiter::bucket(90_000, 60 * SECOND, 90_000);
+    let mut limiter = Limiter::token_bucket(90_000, 60 * SECOND, 90_000);
     let (mut granted, mut running) = (0, std::collections::VecDeque::new());
     let length = 300 * SECOND;
     let mut now = T0;
@@ -294,7 +235,7 @@ fn requests_that_use_a_fifth_get_five_times_as_many_slots() {
         while let Some((grant, _)) = running.pop_front_if(|(_, until)| *until <= now) {
             limiter.settle(now, grant, 1_000, 200);
         }
-        while let Some((_, grant)) = limiter.ask(now, 1_000, 0).filter(|(at, _)| *at <= now + WAIT)
+        while let Some((_, grant)) = limiter.take(now, 1_000, 0).filter(|(at, _)| *at <= now + WAIT)
         {
             granted += 1;
             running.push_back((grant, now + 2 * SECOND));
@@ -310,17 +251,15 @@ fn requests_that_use_a_fifth_get_five_times_as_many_slots() {
 /// A sliding window forgets the instants of the permits that were not used, also when they are past.
 #[test]
 fn a_window_gets_back_what_was_not_used() {
-    let sliding = SlidingWindow::new(100, SECOND, 0).expect("a rule");
-    let fixed = FixedWindow::new(100, SECOND).expect("a rule");
-    for rule in [Algorithm::SlidingWindow(sliding), Algorithm::FixedWindow(fixed)] {
-        let mut limiter = Limiter::new(rule, Law::Sliding { count: 100, span: SECOND });
-        let (_, grant) = limiter.ask(T0, 60, 0).expect("a grant");
-        limiter.ask(T0 + 1_000, 40, 0).expect("a grant");
+    for mut limiter in [Limiter::sliding_window(100, SECOND, 0), Limiter::fixed_window(100, SECOND)]
+    {
+        let (_, grant) = limiter.take(T0, 60, 0).expect("a grant");
+        limiter.take(T0 + 1_000, 40, 0).expect("a grant");
         assert_eq!(limiter.remaining(T0 + 500_000), 0);
         assert!(limiter.settle(T0 + 500_000, grant, 60, 10));
         assert_eq!(limiter.remaining(T0 + 500_000), 50);
         // Nothing is left of it when its window is past.
-        let (_, late) = limiter.ask(T0 + 500_000, 50, 0).expect("a grant");
+        let (_, late) = limiter.take(T0 + 500_000, 50, 0).expect("a grant");
         assert!(!limiter.settle(T0 + 2 * SECOND, late, 50, 0));
     }
 }
@@ -329,15 +268,15 @@ fn a_window_gets_back_what_was_not_used() {
 /// second does not move the line under the slots of the first: their vendor would see up to ten calls more at one instant.
 #[test]
 fn a_refund_respects_promises_of_configurations_with_longer_waits() {
-    let mut limiter = Limiter::bucket(10, SECOND, 10);
-    let (_, first) = limiter.ask_within(0, T0, 10, 0).expect("a full bucket");
+    let mut limiter = Limiter::token_bucket(10, SECOND, 10);
+    let (_, first) = limiter.take_within(0, T0, 10, 0).expect("a full bucket");
     let mut used = vec![(T0, 0)];
     let wait = 20 * SECOND;
-    let waiting = (0..35).map(|_| limiter.ask_within(wait, T0, 1, 0).expect("a slot").0);
+    let waiting = (0..35).map(|_| limiter.take_within(wait, T0, 1, 0).expect("a slot").0);
     used.extend(waiting.collect::<Vec<_>>().into_iter().map(|at| (at, 1)));
     assert!(limiter.settle(T0 + 100_000, first, 10, 0));
     for now in (T0 + 100_000..T0 + 10 * SECOND).step_by(50_000) {
-        while limiter.ask_within(0, now, 1, 0).is_some() {
+        while limiter.take_within(0, now, 1, 0).is_some() {
             used.push((now, 1));
         }
     }

@@ -299,38 +299,4 @@ proptest! {
         // were.
         prop_assert!(obeys(rules[0], &grants[0]) && obeys(rules[1], &grants[1]));
     }
-
-    #[test]
-    fn retry_after_is_true_and_a_refusal_leaves_no_trace(rule in small(), steps in steps(80)) {
-        let mut window = Window { rule, state: None };
-        let mut now = T0;
-        for Step { after, cost, budget, .. } in steps {
-            now += after;
-            let before = window.clone();
-            if let Err(wait) = window.ask(now, cost, budget) {
-                prop_assert_eq!(&window.state, &before.state);
-                let retry = wait - budget;
-                prop_assert!(window.clone().ask(now + retry, cost, budget).is_ok(), "too early");
-                prop_assert!(window.clone().ask(now + retry - 1, cost, budget).is_err(), "too late");
-            }
-        }
-    }
-
-    #[test]
-    fn forgetting_equals_full(rule in small(), steps in steps(80), cost in 1..4i64) {
-        let mut window = Window { rule, state: None };
-        let mut now = T0;
-        for Step { after, from, cost, budget, .. } in steps {
-            now += after;
-            let _ = window.ask_from(now, from, cost, budget);
-        }
-        if let Some((_, ttl)) = window.clone().open(now).close() {
-            let absent = Window { rule, state: None };
-            prop_assert_eq!(window.level(now + ttl), absent.level(now + ttl));
-            let (mut kept, mut gone) = (window.clone(), absent.clone());
-            let then = now + ttl;
-            prop_assert_eq!(kept.open(then).earliest(0, cost), gone.open(then).earliest(0, cost));
-            prop_assert!(window.level(now + ttl - 1) != absent.level(now + ttl - 1));
-        }
-    }
 }

@@ -164,6 +164,68 @@ proptest! {
     }
 }
 
+/// The steps of one limiter, whose permits take some ten to some hundred µs.
+fn alone() -> impl Strategy<Value = Vec<super::Step>> {
+    super::steps(900)
+}
+
+proptest! {
+    #![proptest_config(crate::algorithm::tests::cases(2_560))]
+
+    /// A state is kept until it says nothing more, and then forgetting it changes nothing.
+    #[test]
+    fn a_state_is_forgotten_when_it_says_nothing_more(
+        mut limiter in any_limiter(),
+        steps in alone(),
+        late in 0..1_000i64,
+        cost in 1..4i64,
+    ) {
+        let mut now = T0;
+        for super::Step { after, cost, budget, .. } in steps {
+            now += after;
+            let _ = limiter.ask(now, cost, budget);
+        }
+        if let Some((_, ttl)) = limiter.open(now).close() {
+            let (kept, gone) = (limiter.open(now + ttl + late), limiter.rule.open(None, now + ttl + late));
+            prop_assert_eq!(kept.earliest(0, cost), gone.earliest(0, cost));
+            prop_assert_eq!(kept.level(), gone.level());
+            prop_assert!(limiter.open(now + ttl - 1).close().is_some());
+        }
+    }
+
+    /// As many permits as the level says are there, and the next one at the instant that it says.
+    #[test]
+    fn the_level_is_true(mut limiter in any_limiter(), steps in alone()) {
+        let mut now = T0;
+        for super::Step { after, budget, .. } in steps {
+            now += after;
+            let _ = limiter.ask(now, 1, budget);
+            let (level, mut copy) = (limiter.open(now).level(), limiter.clone());
+            let taken = (0..).take_while(|_| copy.ask(now, 1, 0).is_ok()).count();
+            prop_assert_eq!(level.remaining, taken as i64);
+            prop_assert!(limiter.clone().ask(now + level.next, 1, 0).is_ok());
+            prop_assert!(level.next == 0 || limiter.clone().ask(now + level.next - 1, 1, 0).is_err());
+        }
+    }
+
+    /// A permit that is given back at once leaves a limiter as if it had never been taken.
+    #[test]
+    fn a_refund_at_once_leaves_no_trace(
+        mut limiter in prop_oneof![leaky_bucket(), warm_up()],
+        steps in alone(),
+    ) {
+        let mut now = T0;
+        for super::Step { after, cost, budget, gives_back } in steps {
+            now += after;
+            let before = limiter.clone();
+            if let Ok((at, grant)) = limiter.ask(now, cost, budget) && gives_back.is_some() && at > now {
+                prop_assert!(limiter.refund(now, grant, cost));
+                prop_assert_eq!(limiter.open(now), before.open(now));
+            }
+        }
+    }
+}
+
 /// The limiter that is reported is the one that a caller meets next.
 #[test]
 fn what_remains_of_a_list_of_rates_is_that_of_the_one_closest_to_its_limit() {

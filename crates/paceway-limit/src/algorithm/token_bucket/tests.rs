@@ -3,7 +3,7 @@ mod laws;
 
 use super::*;
 use crate::algorithm::{
-    Algorithm, MAX_HOLES, Open as AnyOpen, State as AnyState,
+    Algorithm, MAX_HOLES, Open as AnyOpen,
     reserve::{self, Want},
 };
 use rstest::rstest;

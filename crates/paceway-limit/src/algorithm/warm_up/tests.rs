@@ -1,6 +1,6 @@
 use super::*;
 use crate::algorithm::{
-    Algorithm, LeakyBucket, MAX_HOLES, Open as AnyOpen, State as AnyState, leaky_bucket,
+    LeakyBucket, MAX_HOLES, Open as AnyOpen, State as AnyState, leaky_bucket,
     reserve::{self, Reserved, Want},
 };
 use proptest::prelude::*;

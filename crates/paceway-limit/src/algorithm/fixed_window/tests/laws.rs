@@ -337,40 +337,4 @@ proptest! {
             prop_assert_eq!(limiter.clone().ask(now, 1, level.next).map(|grant| grant.0), Ok(now + level.next));
         }
     }
-
-    #[test]
-    fn two_limiters_pass_all_or_nothing_and_both_obey(rules in [small(), small()], steps in steps(60)) {
-        let mut states: [Option<AnyState>; 2] = [None, None];
-        let (mut grants, mut now) = ([Vec::new(), Vec::new()], T0);
-        for (step, Step { after, cost, budget, rule, gives_back, .. }) in steps.into_iter().enumerate() {
-            now += after;
-            // Some requests need only one of them.
-            let used = match rule { 0 => 0..1, 1 => 1..2, _ => 0..2 };
-            if let Some(i) = gives_back.filter(|i| *i < grants[0].len()) {
-                let gift: Granted = grants[0].remove(i);
-                let mut open = Algorithm::FixedWindow(rules[0]).open(states[0].as_mut(), now);
-                if open.refund(gift.grant, gift.cost) {
-                    states[0] = open.close().map(|(state, _)| state);
-                } else {
-                    grants[0].push(gift);
-                }
-            }
-            let mut open: Vec<_> = used.clone()
-                .map(|i| Algorithm::FixedWindow(rules[i]).open(states[i].as_mut(), now))
-                .collect();
-            let mut wants: Vec<_> =
-                open.iter_mut().map(|open| Want { open, cost, enforce: true, gate: None }).collect();
-            let reserved = reserve::decide(&mut wants, budget, None);
-            let fits = |at: &Micros| {
-                used.clone().all(|i| taken(rules[i].period, &grants[i], *at) + cost <= rules[i].count)
-            };
-            prop_assert_eq!(now + reserved.at, (now..).find(fits).expect("some instant"));
-            prop_assert_eq!(reserved.parts.is_some(), reserved.at <= budget);
-            for (part, (i, open)) in reserved.parts.into_iter().flatten().zip(used.zip(open)) {
-                states[i] = open.close().map(|(state, _)| state);
-                let (at, grant) = (now + part.at, part.grant);
-                grants[i].push(Granted { at, cost, grant, rule: rules[i], step });
-            }
-        }
-    }
 }

@@ -1,26 +1,7 @@
 //! The laws of `docs/limiting.md` on random sequences.
 
 use super::*;
-
-#[derive(Debug, Clone)]
-struct Step {
-    after: Micros,
-    cost: i64,
-    budget: Micros,
-    gives_back: Option<usize>,
-}
-
-fn steps(longest: Micros) -> impl Strategy<Value = Vec<Step>> {
-    let budget = prop_oneof![Just(0), 0..4 * longest];
-    let step = (0..longest, 1..4i64, budget, prop::option::weighted(0.3, 0..6usize));
-    let step = step.prop_map(move |(after, cost, budget, gives_back)| Step {
-        after: after * after / longest,
-        cost,
-        budget,
-        gives_back,
-    });
-    prop::collection::vec(step, 1..60)
-}
+use crate::algorithm::tests::{Step, cases, steps};
 
 /// A rule with whole µs a permit, small enough to search by brute force.
 fn small() -> impl Strategy<Value = LeakyBucket> {
@@ -61,7 +42,7 @@ fn brute_force(per: i64, grants: &[(Micros, i64, Grant)], from: Micros, cost: i6
 }
 
 proptest! {
-    #![proptest_config(crate::algorithm::tests::cases(512))]
+    #![proptest_config(cases(512))]
 
     #[test]
     fn it_is_the_first_free_interval(rule in small(), steps in steps(60), later in later()) {
@@ -131,33 +112,6 @@ proptest! {
     }
 
     #[test]
-    fn retry_after_is_true_and_not_a_microsecond_too_late(
-        rule in odd(),
-        queue in prop::option::of(0..9i64),
-        steps in steps(900),
-    ) {
-        let rule = LeakyBucket { longest_wait: queue.map_or(MAX_BUDGET, |n| n * 10), ..rule };
-        let (mut bucket, mut now) = (Bucket { rule, state: None }, T0);
-        for Step { after, cost, budget, gives_back } in steps {
-            now += after;
-            let before = bucket.state.clone();
-            match bucket.ask(now, cost, budget) {
-                Err(retry) => {
-                    prop_assert_eq!(&bucket.state, &before, "a refusal leaves no trace");
-                    prop_assert!(bucket.copy().ask(now + retry, cost, budget).is_ok(), "too early");
-                    prop_assert!(bucket.copy().ask(now + retry - 1, cost, budget).is_err(), "too late");
-                }
-                Ok((at, grant)) if gives_back.is_some() && at > now => {
-                    prop_assert!(bucket.refund(now, grant, cost));
-                    let read = |mut state: Option<State>| Open::new(state.as_mut(), now, rule);
-                    prop_assert_eq!(read(bucket.state.clone()), read(before), "as if it had never been");
-                }
-                Ok(_) => {}
-            }
-        }
-    }
-
-    #[test]
     fn exactly_its_capacity_may_wait(
         (count, period, capacity) in (1..40i64, 40..900i64, 0..30i64),
         steps in prop::collection::vec(0..200i64, 1..100),
@@ -180,69 +134,6 @@ proptest! {
                 waiting.push(at);
             }
             prop_assert!(waiting.len() as i64 <= capacity);
-        }
-    }
-
-    #[test]
-    fn forgetting_equals_free(rule in odd(), steps in steps(900), late in 0..1000i64, cost in 1..4i64) {
-        let (mut bucket, mut now) = (Bucket { rule, state: None }, T0);
-        for Step { after, cost, budget, .. } in steps {
-            now += after;
-            let _ = bucket.ask(now, cost, budget);
-        }
-        if let Some((_, ttl)) = Open::new(bucket.state.as_mut(), now, rule).close() {
-            let then = now + ttl + late;
-            let kept = Open::new(bucket.state.as_mut(), then, rule);
-            let gone = Open::new(None, then, rule);
-            prop_assert_eq!(kept.earliest(0, cost), gone.earliest(0, cost));
-            prop_assert_eq!(kept.level(), gone.level());
-            let just_before = Open::new(bucket.state.as_mut(), now + ttl - 1, rule);
-            prop_assert!(just_before.close().is_some());
-        }
-    }
-
-    #[test]
-    fn the_level_is_true(rule in odd(), steps in steps(900)) {
-        let (mut bucket, mut now) = (Bucket { rule, state: None }, T0);
-        for Step { after, budget, .. } in steps {
-            now += after;
-            let _ = bucket.ask(now, 1, budget);
-            let level = Open::new(bucket.state.as_mut(), now, rule).level();
-            let mut copy = bucket.copy();
-            let taken = (0..).take_while(|_| copy.ask(now, 1, 0).is_ok()).count();
-            prop_assert_eq!(level.remaining, taken as i64);
-            prop_assert!(bucket.copy().ask(now + level.next, 1, 0).is_ok());
-            prop_assert!(level.next == 0 || bucket.copy().ask(now + level.next - 1, 1, 0).is_err());
-        }
-    }
-
-    #[test]
-    fn two_limiters_pass_all_or_nothing_and_both_obey(rules in (odd(), odd()), steps in steps(900)) {
-        let rules = [rules.0, rules.1];
-        let mut states: [Option<AnyState>; 2] = [None, None];
-        let (mut grants, mut now) = ([Vec::new(), Vec::new()], T0);
-        for Step { after, cost, budget, gives_back } in steps {
-            now += after;
-            // Some requests need only one of them.
-            let used = match gives_back { Some(0 | 1) => 0..1, Some(2 | 3) => 1..2, _ => 0..2 };
-            let mut open: Vec<_> = used.clone()
-                .map(|i| Algorithm::LeakyBucket(rules[i]).open(states[i].as_mut(), now))
-                .collect();
-            let before = open.clone();
-            let mut wants: Vec<_> =
-                open.iter_mut().map(|open| Want { open, cost, enforce: true, gate: None }).collect();
-            let reserved = reserve::decide(&mut wants, budget, None);
-            if reserved.parts.is_none() {
-                prop_assert_eq!(open, before);
-                continue;
-            }
-            for (i, open) in used.zip(open) {
-                states[i] = open.close().map(|(state, _)| state);
-                grants[i].push((now + reserved.at, cost));
-            }
-        }
-        for (rule, grants) in rules.into_iter().zip(&mut grants) {
-            prop_assert!(obeys(rule, grants), "{:?} {:?}", rule, grants);
         }
     }
 }

@@ -1,26 +1,7 @@
 //! The laws of `docs/limiting.md` on random sequences.
 
 use super::*;
-
-#[derive(Debug, Clone)]
-struct Step {
-    after: Micros,
-    cost: i64,
-    budget: Micros,
-    gives_back: Option<usize>,
-}
-
-fn steps(longest: Micros) -> impl Strategy<Value = Vec<Step>> {
-    let budget = prop_oneof![Just(0), 0..4 * longest];
-    let step = (0..longest, 1..4i64, budget, prop::option::weighted(0.3, 0..6usize));
-    let step = step.prop_map(move |(after, cost, budget, gives_back)| Step {
-        after: after * after / longest,
-        cost,
-        budget,
-        gives_back,
-    });
-    prop::collection::vec(step, 1..60)
-}
+use crate::algorithm::tests::{Step, cases, steps};
 
 /// Permits of 1 to 300 µs, and up to a few hundred of them in a warm-up.
 fn odd() -> impl Strategy<Value = WarmUp> {
@@ -41,7 +22,7 @@ fn obeys(rule: WarmUp, grants: &mut [(Micros, i64)]) -> bool {
 }
 
 proptest! {
-    #![proptest_config(crate::algorithm::tests::cases(512))]
+    #![proptest_config(cases(512))]
 
     /// Rounding in all: up to the whole µs of the instant, and a tick a grant in its length and in its
     /// coldness, which later costs as much again. Ticks are very fine here, so it is never a second µs.
@@ -165,28 +146,6 @@ proptest! {
     }
 
     #[test]
-    fn retry_after_is_true_and_not_a_microsecond_too_late(rule in odd(), steps in steps(900)) {
-        let (mut limiter, mut now) = (Limiter::new(rule), T0);
-        for Step { after, cost, budget, gives_back } in steps {
-            now += after;
-            let before = limiter.state.clone();
-            match limiter.ask(now, cost, budget) {
-                Err(retry) => {
-                    prop_assert_eq!(&limiter.state, &before, "a refusal leaves no trace");
-                    prop_assert!(limiter.copy().ask(now + retry, cost, budget).is_ok(), "too early");
-                    prop_assert!(limiter.copy().ask(now + retry - 1, cost, budget).is_err(), "too late");
-                }
-                Ok((at, grant)) if gives_back.is_some() && at > now => {
-                    prop_assert!(limiter.refund(now, grant, cost));
-                    let read = |mut state: Option<State>| Open::new(state.as_mut(), now, rule);
-                    prop_assert_eq!(read(limiter.state.clone()), read(before), "as if it had never been");
-                }
-                Ok(_) => {}
-            }
-        }
-    }
-
-    #[test]
     fn forgetting_equals_cold(rule in odd(), steps in steps(900), late in 0..1000i64, cost in 1..4i64) {
         let (mut limiter, mut now) = (Limiter::new(rule), T0);
         for Step { after, cost, budget, .. } in steps {
@@ -203,51 +162,6 @@ proptest! {
             gone.take(start.1, cost);
             prop_assert_eq!((kept.tail, kept.cold), (gone.tail, gone.cold));
             prop_assert!(limiter.open(now + ttl - 1).close().is_some());
-        }
-    }
-
-    #[test]
-    fn the_level_is_true(rule in odd(), steps in steps(900)) {
-        let (mut limiter, mut now) = (Limiter::new(rule), T0);
-        for Step { after, budget, .. } in steps {
-            now += after;
-            let _ = limiter.ask(now, 1, budget);
-            let level = limiter.open(now).level();
-            let mut copy = limiter.copy();
-            let taken = (0..).take_while(|_| copy.ask(now, 1, 0).is_ok()).count();
-            prop_assert_eq!(level.remaining, taken as i64);
-            prop_assert!(limiter.copy().ask(now + level.next, 1, 0).is_ok());
-            prop_assert!(level.next == 0 || limiter.copy().ask(now + level.next - 1, 1, 0).is_err());
-        }
-    }
-
-    #[test]
-    fn two_limiters_pass_all_or_nothing_and_both_obey(rules in (odd(), odd()), steps in steps(900)) {
-        let rules = [rules.0, rules.1];
-        let mut states: [Option<AnyState>; 2] = [None, None];
-        let (mut grants, mut now) = ([Vec::new(), Vec::new()], T0);
-        for Step { after, cost, budget, gives_back } in steps {
-            now += after;
-            // Some requests need only one of them.
-            let used = match gives_back { Some(0 | 1) => 0..1, Some(2 | 3) => 1..2, _ => 0..2 };
-            let mut open: Vec<_> = used.clone()
-                .map(|i| Algorithm::WarmUp(rules[i]).open(states[i].as_mut(), now))
-                .collect();
-            let before = open.clone();
-            let mut wants: Vec<_> =
-                open.iter_mut().map(|open| Want { open, cost, enforce: true, gate: None }).collect();
-            let reserved = reserve::decide(&mut wants, budget, None);
-            if reserved.parts.is_none() {
-                prop_assert_eq!(open, before);
-                continue;
-            }
-            for (i, open) in used.zip(open) {
-                states[i] = open.close().map(|(state, _)| state);
-                grants[i].push((now + reserved.at, cost));
-            }
-        }
-        for (rule, grants) in rules.into_iter().zip(&mut grants) {
-            prop_assert!(obeys(rule, grants), "{:?} {:?}", rule, grants);
         }
     }
 }
