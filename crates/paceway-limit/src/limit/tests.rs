@@ -10,12 +10,57 @@ use crate::{
     algorithm::Algorithm,
     memory,
     rate::Rate,
-    store::{Check, Checks, Store, memory::MemoryStore},
+    store::{Check, Checks, Decision, Store, StoreError, memory::MemoryStore},
 };
 use http::{Request, Response, StatusCode};
 use std::{convert::Infallible, sync::Arc};
 use tokio::time::{Instant, sleep, sleep_until};
 use tower::{Layer, Service, service_fn};
+
+/// A call that may wait until this instant.
+struct Patient(Instant);
+
+/// What a call needs besides permits: it is there at once, 20 ms before the slot.
+struct Ready;
+
+// === impl Patient ===
+
+impl Caller for Patient {
+    type Error = &'static str;
+
+    fn left(&self) -> Duration {
+        self.0.saturating_duration_since(Instant::now())
+    }
+
+    fn refused(&mut self, _: Decision) -> Self::Error {
+        "refused"
+    }
+
+    fn undecided(&mut self, _: StoreError) -> Self::Error {
+        "undecided"
+    }
+}
+
+// === impl Ready ===
+
+impl Callee for Ready {
+    type Ready = ();
+    type Error = &'static str;
+
+    fn lead(&self) -> Duration {
+        Duration::from_millis(20)
+    }
+
+    fn at_hand(&mut self) -> Option<()> {
+        Some(())
+    }
+
+    async fn ready(&mut self) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    fn put_back(&mut self, (): ()) {}
+}
 
 fn limiter(count: u64, burst: u32) -> Limiter {
     let rate = Rate { count, period: Duration::from_secs(1) };

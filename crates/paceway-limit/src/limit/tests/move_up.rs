@@ -21,8 +21,6 @@ struct Mover<'a> {
     moves: &'a AtomicUsize,
 }
 
-struct Ready;
-
 /// How a call was served: the instant that it was promised first, and that at which it was made.
 type Served = (Instant, Instant);
 
@@ -51,27 +49,6 @@ impl Caller for Mover<'_> {
     fn undecided(&mut self, _: StoreError) -> Self::Error {
         "undecided"
     }
-}
-
-// === impl Ready ===
-
-impl Callee for Ready {
-    type Ready = ();
-    type Error = &'static str;
-
-    fn lead(&self) -> Duration {
-        Duration::from_millis(20)
-    }
-
-    fn at_hand(&mut self) -> Option<()> {
-        Some(())
-    }
-
-    async fn ready(&mut self) -> Result<(), Self::Error> {
-        Ok(())
-    }
-
-    fn put_back(&mut self, (): ()) {}
 }
 
 fn check(algorithm: Option<Algorithm>, cost: i64) -> Check {

@@ -6,7 +6,7 @@ use crate::{
         FixedWindow, LeakyBucket, Micros, SlidingWindow, TokenBucket, WarmUp,
         fair::{Priority, Turn},
     },
-    store::{Decision, Entry, Reply, StoreError, memory::MemoryStore},
+    store::{Entry, Reply, memory::MemoryStore},
 };
 use rstest::rstest;
 
@@ -17,45 +17,6 @@ const PERIOD: Micros = 10 * SECOND;
 const RESERVED: i64 = 1_000;
 const USED: i64 = 300;
 const LASTS: Duration = Duration::from_secs(40);
-
-struct Patient(Instant);
-
-struct Ready;
-
-impl Caller for Patient {
-    type Error = &'static str;
-
-    fn left(&self) -> Duration {
-        self.0.saturating_duration_since(Instant::now())
-    }
-
-    fn refused(&mut self, _: Decision) -> Self::Error {
-        "refused"
-    }
-
-    fn undecided(&mut self, _: StoreError) -> Self::Error {
-        "undecided"
-    }
-}
-
-impl Callee for Ready {
-    type Ready = ();
-    type Error = &'static str;
-
-    fn lead(&self) -> Duration {
-        Duration::from_millis(20)
-    }
-
-    fn at_hand(&mut self) -> Option<()> {
-        Some(())
-    }
-
-    async fn ready(&mut self) -> Result<(), Self::Error> {
-        Ok(())
-    }
-
-    fn put_back(&mut self, (): ()) {}
-}
 
 /// Makes calls one after the other until `end`; each takes 300 ms. Returns their instants and what they used, and the longest
 /// wait of one.

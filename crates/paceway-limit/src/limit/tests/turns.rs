@@ -5,7 +5,7 @@ use crate::{
     algorithm::{
         FixedWindow, LeakyBucket, Micros, SlidingWindow, TokenBucket, WarmUp, fair::Priority,
     },
-    store::{Decision, Pause, StoreAdmin, StoreError, Turn},
+    store::{Pause, StoreAdmin, Turn},
 };
 use rstest::rstest;
 use tokio::task::JoinHandle;
@@ -14,27 +14,6 @@ const SECOND: Micros = 1_000_000;
 /// The slots of the tests are 50 ms apart.
 const RATE: i64 = 20;
 const SLOT: Duration = Duration::from_millis(50);
-
-/// A call with a budget.
-struct Waits(Instant);
-
-// === impl Waits ===
-
-impl Caller for Waits {
-    type Error = &'static str;
-
-    fn left(&self) -> Duration {
-        self.0.saturating_duration_since(Instant::now())
-    }
-
-    fn refused(&mut self, _: Decision) -> Self::Error {
-        "refused"
-    }
-
-    fn undecided(&mut self, _: StoreError) -> Self::Error {
-        "undecided"
-    }
-}
 
 /// The wait of a call of `tenant`, or why it was not made.
 type Served = JoinHandle<Result<Duration, &'static str>>;
@@ -52,7 +31,7 @@ fn call(store: &Arc<dyn Store>, check: Check, budget: u64) -> Served {
     let (store, checks) = (store.clone(), Checks::from([check]));
     let began = Instant::now();
     tokio::spawn(async move {
-        let mut caller = Waits(began + Duration::from_secs(budget));
+        let mut caller = Patient(began + Duration::from_secs(budget));
         let mut callee = AlwaysReady::default();
         let (mut reservation, ()) = pace(&store, &checks, &mut caller, &mut callee).await?;
         reservation.spend();
@@ -163,7 +142,7 @@ async fn a_call_of_five_permits_is_served_in_its_turn(#[case] comes_back: bool) 
             let checks = Checks::from([check(rule, tenant, 1).with_cost(cost)]);
             let (store, began) = (store.clone(), Instant::now());
             tokio::spawn(async move {
-                let mut caller = Waits(began + 10 * SLOT);
+                let mut caller = Patient(began + 10 * SLOT);
                 let mut callee = AlwaysReady::default();
                 let (mut reservation, ()) = pace(&store, &checks, &mut caller, &mut callee).await?;
                 reservation.spend();

@@ -76,7 +76,7 @@ async fn one_slow_call_opens_nothing_and_what_it_cost_is_charged() {
     assert_eq!(failover.process.health.breaker(), Breaker::Closed);
     assert!(failover.process.local.is_empty());
     // The permit of the late call is spent, and the one that was decided here is charged.
-    assert_eq!(far.memory.look(&checks[0]).get().await.expect("a level").remaining, 8);
+    assert_eq!(far.remaining(&checks).await, 8);
 }
 
 #[tokio::test(start_paused = true)]
@@ -123,7 +123,7 @@ async fn a_server_that_stays_away_keeps_none_but_its_own_limiters_here() {
     settled().await;
     assert_eq!(pass(&failover, &lost, 1).await, (1, Source::Shared));
     // All that were decided here have been charged.
-    assert_eq!(script.0.memory.look(&lost[0]).get().await.expect("a level").remaining, 1000 - 101);
+    assert_eq!(script.0.remaining(&lost).await, 1000 - 101);
 }
 
 #[tokio::test(start_paused = true)]
@@ -140,9 +140,7 @@ async fn a_store_that_is_away_for_long_is_charged_what_is_still_owed() {
     // Two come back, and one of them is used.
     sleep(Duration::from_secs(2 * 3600 + 60)).await;
     assert_eq!(pass(&failover, &checks, 1).await, (1, Source::Local));
-    set(&far, Mood::Works);
-    until(&failover, Breaker::Closed).await;
-    settled().await;
+    bring_back(&far, &failover).await;
     assert!(failover.process.local.is_empty());
     assert_eq!(pass(&failover, &checks, 9).await, (1, Source::Shared));
 }
@@ -169,14 +167,12 @@ async fn a_slot_that_was_not_used_is_not_charged() {
     let unused = ask(&failover, &checks, 0).await.expect("a decision");
     assert!(used.admitted && unused.admitted);
     failover.refund(unused.source, &checks, &unused.parts);
-    set(&far, Mood::Works);
-    until(&failover, Breaker::Closed).await;
-    settled().await;
-    assert_eq!(far.memory.look(&checks[0]).get().await.expect("a level").remaining, 9);
+    bring_back(&far, &failover).await;
+    assert_eq!(far.remaining(&checks).await, 9);
     // Nor is it given to the store, which has not granted it.
     failover.refund(used.source, &checks, &used.parts);
     failover.flush().await;
-    assert_eq!(far.memory.look(&checks[0]).get().await.expect("a level").remaining, 9);
+    assert_eq!(far.remaining(&checks).await, 9);
 }
 
 /// During an outage the true costs count here, and afterwards they are charged to the store.
@@ -195,10 +191,8 @@ async fn true_costs_are_settled_here_while_the_store_is_away() {
     failover.settle(Source::Shared, &costly[0], before.parts[0], 6);
     // 10 less 4 + 2 and less 1; the debt of 2 is for a request that the store granted.
     assert_eq!(pass(&failover, &checks, 1).await, (1, Source::Local));
-    set(&far, Mood::Works);
-    until(&failover, Breaker::Closed).await;
-    settled().await;
-    assert_eq!(far.memory.look(&checks[0]).get().await.expect("a level").remaining, 2);
+    bring_back(&far, &failover).await;
+    assert_eq!(far.remaining(&checks).await, 2);
 }
 
 /// Slots that lie ahead are charged, too: a request that comes after the return waits until they have passed.
@@ -213,9 +207,7 @@ async fn a_request_that_waits_keeps_its_slot_and_later_ones_come_after_it() {
         waits.push(ask(&failover, &checks, 3 * HOUR).await.expect("a decision"));
     }
     assert_eq!(waits.iter().filter(|decision| decision.admitted).count(), 2, "an hour at most");
-    set(&far, Mood::Works);
-    until(&failover, Breaker::Closed).await;
-    settled().await;
+    bring_back(&far, &failover).await;
     let level = far.memory.look(&checks[0]).get().await.expect("a level");
     assert!((HOUR..=2 * HOUR).contains(&level.next), "{level:?}");
 }
@@ -236,9 +228,7 @@ async fn a_window_goes_on_as_it_was() {
         (2, Source::Local),
         "those that were known are past"
     );
-    set(&far, Mood::Works);
-    until(&failover, Breaker::Closed).await;
-    settled().await;
+    bring_back(&far, &failover).await;
     assert_eq!(pass(&failover, &checks, 9).await, (5, Source::Shared));
 }
 
@@ -257,9 +247,7 @@ async fn who_has_seen_that_it_is_away_asks_it_when_it_is_back() {
     set(&far, Mood::Hangs);
     until(&failover, Breaker::Open).await;
     assert_eq!(decides(), Ok(Some(true)));
-    set(&far, Mood::Works);
-    until(&failover, Breaker::Closed).await;
-    settled().await;
+    bring_back(&far, &failover).await;
     assert_eq!(decides(), Err(IsBack));
     assert_eq!(pass(&failover, &checks, 5).await, (3, Source::Shared));
 }
@@ -298,9 +286,7 @@ async fn a_permit_is_the_stores_when_it_is_back_and_given_back_there() {
     let local = ask().await;
     assert_eq!((shared.source, local.source), (Source::Shared, Source::Local));
     assert!(!ask().await.admitted, "the store's permit counts here as well");
-    set(&far, Mood::Works);
-    until(&failover, Breaker::Closed).await;
-    settled().await;
+    bring_back(&far, &failover).await;
     assert!(!ask().await.admitted, "and the permit from here counts there");
     assert_eq!(
         failover.renew(local.source, &checks[0], local.parts[0].grant).get().await,
@@ -310,7 +296,7 @@ async fn a_permit_is_the_stores_when_it_is_back_and_given_back_there() {
         failover.refund(decision.source, &checks, &decision.parts);
     }
     failover.flush().await;
-    assert_eq!(far.memory.look(&checks[0]).get().await.expect("a level").remaining, 2);
+    assert_eq!(far.remaining(&checks).await, 2);
 }
 
 /// Asks for a permit, which is this ticket's.

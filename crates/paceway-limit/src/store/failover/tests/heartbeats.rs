@@ -53,9 +53,7 @@ async fn a_number_that_is_expected_holds_from_the_start_and_when_fewer_are_count
     set(&far, Mood::IsGone);
     failover.process.health.expect(3);
     assert_eq!(pass(&failover, &bucket(9, SHARE), 9).await, (3, Source::Local));
-    set(&far, Mood::Works);
-    until(&failover, Breaker::Closed).await;
-    settled().await;
+    bring_back(&far, &failover).await;
     assert_eq!(failover.process.health.gateways(), 3);
     far.gateways.store(5, SeqCst);
     settled().await;

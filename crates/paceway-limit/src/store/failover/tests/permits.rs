@@ -39,7 +39,7 @@ async fn start<'a>(failover: &'a Failover, checks: &Checks) -> Option<Running<'a
 }
 
 async fn free(far: &Far, checks: &Checks) -> i64 {
-    far.memory.look(&checks[0]).get().await.expect("a level").remaining
+    far.remaining(&checks).await
 }
 
 /// As after `FLUSHALL`.

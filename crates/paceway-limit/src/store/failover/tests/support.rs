@@ -41,6 +41,11 @@ pub(super) struct FarScript(pub(super) Arc<Far>);
 // === impl Far ===
 
 impl Far {
+    /// The permits that the store has left for the first of `checks`.
+    pub(super) async fn remaining(&self, checks: &Checks) -> i64 {
+        self.memory.look(&checks[0]).get().await.expect("a level").remaining
+    }
+
     async fn answers(&self) -> Result<(), StoreError> {
         loop {
             let mood = *self.mood.lock();
@@ -192,6 +197,13 @@ pub(super) async fn until(failover: &Failover, breaker: Breaker) {
 
 pub(super) fn set(far: &Far, mood: Mood) {
     *far.mood.lock() = mood;
+}
+
+/// Lets the store work again, and waits until it decides and has been charged.
+pub(super) async fn bring_back(far: &Far, failover: &Failover) {
+    set(far, Mood::Works);
+    until(failover, Breaker::Closed).await;
+    settled().await;
 }
 
 /// Until the process has been counted, between two signs of life.
