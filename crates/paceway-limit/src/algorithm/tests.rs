@@ -3,6 +3,7 @@
 //! algorithm's own file.
 
 mod changes;
+mod exact;
 mod script;
 mod side_by_side;
 mod together;
@@ -70,7 +71,7 @@ pub(crate) enum Law {
 // === impl Limiter ===
 
 impl Limiter {
-    fn new(rule: Algorithm, law: Law) -> Self {
+    pub(crate) fn new(rule: Algorithm, law: Law) -> Self {
         Self { rule, law, state: None }
     }
 
@@ -113,15 +114,29 @@ impl Limiter {
         self.state = open.close().map(|(state, _)| state);
     }
 
-    fn refund(&mut self, now: Micros, grant: Grant, cost: i64) -> bool {
+    pub(crate) fn refund(&mut self, now: Micros, grant: Grant, cost: i64) -> bool {
         let mut open = self.open(now);
         let given = open.refund(grant, cost);
         self.keep(open);
         given
     }
 
+    /// A grant at `from` or later, as another limiter of the request makes it.
+    pub(crate) fn take_from(&mut self, now: Micros, from: Micros, cost: i64) -> (Micros, Grant) {
+        let mut open = self.open(now);
+        let (at, start) = open.earliest(from, cost);
+        let grant = open.take(start, cost);
+        self.keep(open);
+        (now + at, grant)
+    }
+
     /// A request for this one alone.
-    fn ask(&mut self, now: Micros, cost: i64, budget: Micros) -> Result<(Micros, Grant), Micros> {
+    pub(crate) fn ask(
+        &mut self,
+        now: Micros,
+        cost: i64,
+        budget: Micros,
+    ) -> Result<(Micros, Grant), Micros> {
         let reserved = decide(&mut [self], now, cost, budget);
         let parts = reserved.parts.ok_or(reserved.retry_after)?;
         Ok((now + reserved.at, parts[0].grant))
@@ -160,7 +175,12 @@ impl Law {
 }
 
 /// Decides one request as a store does: a refusal keeps nothing.
-fn decide(limiters: &mut [&mut Limiter], now: Micros, cost: i64, budget: Micros) -> Reserved {
+pub(crate) fn decide(
+    limiters: &mut [&mut Limiter],
+    now: Micros,
+    cost: i64,
+    budget: Micros,
+) -> Reserved {
     let mut open: Vec<_> = limiters.iter().map(|limiter| limiter.open(now)).collect();
     let mut wants: Vec<_> =
         open.iter_mut().map(|open| Want { open, cost, enforce: true, gate: None }).collect();

@@ -98,28 +98,6 @@ fn the_first_window_with_room(
     assert_eq!(asks.collect::<Vec<_>>(), waits);
 }
 
-#[rstest]
-#[case::seven_a_second(7, SECOND)]
-#[case::eighty_thousand_a_second(80_000, SECOND)]
-#[case::one_an_hour(1, 3_600 * SECOND)]
-#[case::a_prime_a_minute(997, 60 * SECOND)]
-fn a_million_saturated_grants_end_at_the_exact_microsecond(
-    #[case] count: i64,
-    #[case] period: Micros,
-) {
-    const GRANTS: i64 = 1_000_000;
-    let mut limiter = Limiter::new(count, period);
-    let start = (T0 / period + 1) * period;
-    let mut now = start;
-    // A refused request comes back at the very instant that the refusal named.
-    for _ in 0..GRANTS {
-        while let Err(at) = limiter.ask(now, 1, 0) {
-            now += at;
-        }
-    }
-    assert_eq!(now - start, (GRANTS - 1) / count * period);
-}
-
 #[test]
 fn a_million_reservations_ahead_are_two_runs_and_end_at_the_exact_microsecond() {
     let mut open = Open::new(None, T0, rule(7, 1_000));

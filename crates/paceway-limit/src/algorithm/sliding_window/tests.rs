@@ -88,26 +88,6 @@ fn a_window_gives_its_count_at_once_then_again_a_span_later() {
 }
 
 #[rstest]
-#[case::seven_a_second(7, SECOND)]
-#[case::one_a_day(1, 86_400 * SECOND)]
-#[case::a_prime_a_minute(997, 60 * SECOND)]
-#[case::ten_thousand(10_000, SECOND)]
-fn a_million_saturated_grants_end_at_the_exact_microsecond(
-    #[case] count: i64,
-    #[case] period: Micros,
-) {
-    const GRANTS: i64 = 1_000_000;
-    let mut window = Window::new(count, period, 0);
-    let mut now = T0;
-    for _ in 0..GRANTS {
-        while let Err(at) = window.ask(now, 1, 0) {
-            now += at;
-        }
-    }
-    assert_eq!(now - T0, (GRANTS - 1) / count * period);
-}
-
-#[rstest]
 #[case(20_000, SECOND)]
 #[case(1_000_000, 86_400 * SECOND)]
 fn a_large_window_is_kept_in_grains_and_loses_little(#[case] count: i64, #[case] period: Micros) {

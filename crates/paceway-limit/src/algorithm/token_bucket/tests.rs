@@ -77,30 +77,6 @@ fn a_full_bucket_gives_its_burst_at_once_then_one_a_period() {
     assert_eq!(asks.collect::<Vec<_>>(), expected);
 }
 
-#[rstest]
-#[case::seven_a_second(7, SECOND, 7)]
-#[case::eighty_thousand_a_second(80_000, SECOND, 80_000)]
-#[case::one_a_day(1, 86_400 * SECOND, 1)]
-#[case::a_prime_a_minute(997, 60 * SECOND, 3)]
-fn a_million_saturated_grants_end_at_the_exact_microsecond(
-    #[case] count: i64,
-    #[case] period: Micros,
-    #[case] burst: i64,
-) {
-    const GRANTS: i64 = 1_000_000;
-    let mut bucket = Bucket::new(count, period, burst);
-    let mut now = T0;
-    // A refused request comes back at the very instant that the refusal named.
-    for _ in 0..GRANTS {
-        while let Err(at) = bucket.ask(now, 1, 0) {
-            now += at;
-        }
-    }
-    let exact = i128::from(GRANTS - burst) * i128::from(period);
-    let exact = (exact + i128::from(count) - 1).div_euclid(i128::from(count));
-    assert_eq!(i128::from(now - T0), exact);
-}
-
 #[test]
 fn a_million_reservations_ahead_end_at_the_exact_microsecond() {
     // 250,000 a second, so that all of them fit into the longest budget.

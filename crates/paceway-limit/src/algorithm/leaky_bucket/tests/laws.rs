@@ -20,19 +20,6 @@ fn later() -> impl Strategy<Value = Vec<i64>> {
     prop_oneof![Just(vec![0; 60]), some]
 }
 
-/// The law itself: after a grant, the time of its permits is free of other grants, except for less than a µs
-/// in all.
-fn obeys(rule: LeakyBucket, grants: &mut [(Micros, i64)]) -> bool {
-    grants.sort_unstable();
-    (0..grants.len()).all(|first| {
-        let mut permits = 0;
-        grants[first..].windows(2).all(|pair| {
-            permits += pair[0].1;
-            permits * rule.pace.per < (pair[1].0 - grants[first].0 + 1) * rule.pace.den
-        })
-    })
-}
-
 /// The first µs from `from` on at which `cost` permits overlap no other's: obviously the rule.
 fn brute_force(per: i64, grants: &[(Micros, i64, Grant)], from: Micros, cost: i64) -> Micros {
     let overlaps = |at: Micros| {
@@ -51,7 +38,7 @@ proptest! {
         let gaps = later.iter().any(|later| *later > 0)
             || steps.iter().any(|step| step.gives_back.is_some());
         let grid = if gaps { per } else { 1 };
-        let mut bucket = Bucket { rule, state: None };
+        let mut bucket = limiter(rule);
         let (mut grants, mut now) = (Vec::<(Micros, i64, Grant)>::new(), T0);
         for (Step { after, cost, budget, gives_back }, later) in steps.into_iter().zip(later) {
             now += after / grid * grid;
@@ -80,7 +67,7 @@ proptest! {
 
     #[test]
     fn never_too_many_whatever_is_given_back(rule in odd(), steps in steps(900), waits in prop::bool::ANY) {
-        let mut bucket = Bucket { rule, state: None };
+        let mut bucket = limiter(rule);
         let (mut grants, mut now) = (Vec::new(), T0);
         for Step { after, cost, budget, gives_back } in steps {
             now += after;
@@ -94,13 +81,13 @@ proptest! {
                 prop_assert!(given || !waits);
             }
         }
-        let mut grants: Vec<_> = grants.into_iter().map(|(at, cost, _)| (at, cost)).collect();
-        prop_assert!(obeys(rule, &mut grants), "{:?}", grants);
+        let grants: Vec<_> = grants.into_iter().map(|(at, cost, _)| (at, cost)).collect();
+        prop_assert!(bucket.law.holds(&grants), "{:?}", grants);
     }
 
     #[test]
     fn what_was_given_back_is_there_for_the_next(rule in odd(), waiters in 2..20usize, leaves in 0..20usize) {
-        let mut bucket = Bucket { rule, state: None };
+        let mut bucket = limiter(rule);
         let grants: Vec<_> =
             (0..=waiters).map(|_| bucket.ask(T0, 1, MAX_BUDGET).expect("granted")).collect();
         let (at, grant) = grants[1 + leaves % waiters];
@@ -117,14 +104,14 @@ proptest! {
         steps in prop::collection::vec(0..200i64, 1..100),
     ) {
         let rule = rule(count, period, 0, Some(capacity));
-        let mut bucket = Bucket { rule, state: None };
+        let mut bucket = limiter(rule);
         bucket.ask(T0, 1, 0).expect("granted");
         for i in 1..=capacity {
             let at = bucket.ask(T0, 1, MAX_BUDGET).expect("there is room").0 - T0;
             prop_assert_eq!(at, ceil_div(i * period, count));
         }
         let retry = bucket.ask(T0, 1, MAX_BUDGET).expect_err("the queue is full");
-        prop_assert!(bucket.copy().ask(T0 + retry, 1, MAX_BUDGET).is_ok());
+        prop_assert!(bucket.clone().ask(T0 + retry, 1, MAX_BUDGET).is_ok());
         // In the µs in which one leaves the queue another one may enter.
         let (mut now, mut waiting) = (T0, Vec::new());
         for after in steps {
