@@ -105,6 +105,11 @@ impl Failover {
         }
     }
 
+    /// Asks the store what nothing else answers: while it is away, that is an error at once.
+    fn ask_unless_away<T>(&self, ask: impl FnOnce(&Batched) -> Answer<T>) -> Answer<T> {
+        if self.is_away() { Answer::Ready(Err(StoreError::NotConnected)) } else { ask(&self.store) }
+    }
+
     fn is_away(&self) -> bool {
         !self.process.health.is_closed()
     }
@@ -132,19 +137,11 @@ impl Store for Failover {
     }
 
     fn confirm(&self, checks: &Checks, place: Place) -> Answer<Decision> {
-        if self.is_away() {
-            Answer::Ready(Err(StoreError::NotConnected))
-        } else {
-            self.store.confirm(checks, place)
-        }
+        self.ask_unless_away(|store| store.confirm(checks, place))
     }
 
     fn move_up(&self, checks: &Checks, parts: &[Part], budget: Micros) -> Answer<Decision> {
-        if self.is_away() {
-            Answer::Ready(Err(StoreError::NotConnected))
-        } else {
-            self.store.move_up(checks, parts, budget)
-        }
+        self.ask_unless_away(|store| store.move_up(checks, parts, budget))
     }
 
     fn refund(&self, source: Source, checks: &Checks, parts: &[Part]) {
@@ -181,27 +178,15 @@ impl Store for Failover {
         if self.process.local.renew(check, grant) {
             return Answer::Ready(Ok(true));
         }
-        if self.is_away() {
-            Answer::Ready(Err(StoreError::NotConnected))
-        } else {
-            self.store.renew(source, check, grant)
-        }
+        self.ask_unless_away(|store| store.renew(source, check, grant))
     }
 
     fn lower(&self, check: &Check, remaining: i64) -> Answer<Level> {
-        if self.is_away() {
-            Answer::Ready(Err(StoreError::NotConnected))
-        } else {
-            self.store.lower(check, remaining)
-        }
+        self.ask_unless_away(|store| store.lower(check, remaining))
     }
 
     fn look(&self, check: &Check) -> Answer<Level> {
-        if self.is_away() {
-            Answer::Ready(Err(StoreError::NotConnected))
-        } else {
-            self.store.look(check)
-        }
+        self.ask_unless_away(|store| store.look(check))
     }
 
     fn pause(&self, checks: &Checks, pause: Pause) -> Answer<()> {
@@ -238,10 +223,8 @@ impl Store for Failover {
 
 impl StoreAdmin for Failover {
     fn forget(&self, check: &Check) -> Answer<bool> {
-        if self.is_away() {
-            Answer::Ready(Err(StoreError::NotConnected))
-        } else {
-            let (forgotten, process) = (self.store.forget(check), self.process.clone());
+        self.ask_unless_away(|store| {
+            let (forgotten, process) = (store.forget(check), self.process.clone());
             let key = check.key.clone();
             Answer::Later(Box::pin(async move {
                 let forgotten = forgotten.get().await;
@@ -250,7 +233,7 @@ impl StoreAdmin for Failover {
                 }
                 forgotten
             }))
-        }
+        })
     }
 
     fn share(&self, check: &Check) -> Option<Share> {
@@ -280,11 +263,7 @@ impl StoreAdmin for Failover {
     }
 
     fn tenants(&self, check: &Check) -> Answer<Vec<TenantLevel>> {
-        if self.is_away() {
-            Answer::Ready(Err(StoreError::NotConnected))
-        } else {
-            self.store.tenants(check)
-        }
+        self.ask_unless_away(|store| store.tenants(check))
     }
 
     fn flush(&self) -> BoxFuture<()> {

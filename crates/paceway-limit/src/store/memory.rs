@@ -209,13 +209,8 @@ impl MemoryStore {
             self.call(called);
             return decision;
         }
-        // Pushing one by one takes half of the instructions of a collect, and every decision does this.
         let mut shards = self.lock_all(checks);
-        let mut opened: SmallVec<[OpenedState; 2]> = SmallVec::new();
-        for (i, check) in checks.iter().enumerate() {
-            let print = shards.print(i);
-            opened.push(self.open(shards.of(i), check, print, now));
-        }
+        let mut opened = self.open_all(&mut shards, checks, now);
         let mut wants: SmallVec<[Want<'_>; 2]> = SmallVec::new();
         for (check, state) in checks.iter().zip(&mut opened) {
             state.take_turn(check);

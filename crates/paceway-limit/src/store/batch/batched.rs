@@ -99,20 +99,14 @@ impl Store for Batched {
         let queue = self.queue(&entry);
         let reply = queue.ask(entry, undecided);
         let reply = PendingReply::new(reply).deciding(queue, checks.clone(), ticket);
-        Answer::Pending(reply, |reply| match reply {
-            Reply::Decision(decision) => Some(decision),
-            _ => None,
-        })
+        Answer::Pending(reply, decision_of)
     }
 
     fn confirm(&self, checks: &Checks, place: Place) -> Answer<Decision> {
         let entry = Entry::Confirm { checks: checks.clone(), place };
         let queue = self.queue(&entry);
         let reply = PendingReply::new(queue.ask(entry, None)).deciding(queue, checks.clone(), None);
-        Answer::Pending(reply, |reply| match reply {
-            Reply::Decision(decision) => Some(decision),
-            _ => None,
-        })
+        Answer::Pending(reply, decision_of)
     }
 
     fn move_up(
@@ -122,10 +116,7 @@ impl Store for Batched {
         budget: Micros,
     ) -> Answer<Decision> {
         let entry = Entry::MoveUp { checks: checks.clone(), budget, parts: parts.into() };
-        Answer::Pending(self.ask(entry), |reply| match reply {
-            Reply::Decision(decision) => Some(decision),
-            _ => None,
-        })
+        Answer::Pending(self.ask(entry), decision_of)
     }
 
     fn refund(&self, _: Source, checks: &Checks, parts: &[reserve::Part]) {
@@ -219,6 +210,13 @@ impl StoreAdmin for Batched {
                 queue.flush().await;
             }
         })
+    }
+}
+
+fn decision_of(reply: Reply) -> Option<Decision> {
+    match reply {
+        Reply::Decision(decision) => Some(decision),
+        _ => None,
     }
 }
 

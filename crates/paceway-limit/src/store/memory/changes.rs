@@ -47,11 +47,7 @@ impl MemoryStore {
         parts: &[Part],
     ) -> Decision {
         let mut shards = self.lock_all(checks);
-        let mut opened: SmallVec<[OpenedState; 2]> = SmallVec::new();
-        for (i, check) in checks.iter().enumerate() {
-            let print = shards.print(i);
-            opened.push(self.open(shards.of(i), check, print, now));
-        }
+        let mut opened = self.open_all(&mut shards, checks, now);
         let before: SmallVec<[Open; 2]> = opened.iter().map(|state| state.open.clone()).collect();
         // A gate counts permits, and knows no free ones before others.
         let mut is_given = opened.iter().all(|state| state.gate.is_none());
@@ -133,13 +129,11 @@ impl MemoryStore {
 
     /// Returns the level of a limiter, and changes nothing.
     pub(super) fn look_at(&self, now: Micros, check: &Check) -> Level {
-        let print = self.print(&check.key);
-        let mut shard = self.lock(print);
-        let opened = self.open(&mut shard, check, print, now);
-        let level = opened.level();
-        let called = self.put(&mut shard, check, opened, false, now);
-        drop(shard);
-        self.call(called);
+        let mut level = Level::default();
+        self.change(now, check, |opened| {
+            level = opened.level();
+            false
+        });
         level
     }
 
@@ -169,26 +163,23 @@ impl MemoryStore {
 
     /// Pauses a limiter, and returns its level.
     pub(super) fn pause_at(&self, now: Micros, check: &Check, pause: Pause) -> Level {
-        let gate = Gate::new(now, pause.span, pause.status);
-        let print = self.print(&check.key);
-        let mut shard = self.lock(print);
-        let mut opened = self.open(&mut shard, check, print, now);
-        if let Some(leases) = opened.open.leases() {
-            leases.pause(gate);
-        } else {
-            let gate = if pause.empties(check) {
-                gate.beside(&opened.open, &check.algorithm)
+        let (gate, mut level) = (Gate::new(now, pause.span, pause.status), Level::default());
+        self.change(now, check, |opened| {
+            if let Some(leases) = opened.open.leases() {
+                leases.pause(gate);
             } else {
-                gate.keeping_level()
-            };
-            let gate = opened.gate.as_ref().map_or(gate, |old| old.or_later(gate));
-            opened.gate = OpenGate::new(gate, now, &check.algorithm).map(Box::new);
-        }
-        let level = opened.level();
-        // The state of a rate does not change.
-        let called = self.put(&mut shard, check, opened, false, now);
-        drop(shard);
-        self.call(called);
+                let gate = if pause.empties(check) {
+                    gate.beside(&opened.open, &check.algorithm)
+                } else {
+                    gate.keeping_level()
+                };
+                let gate = opened.gate.as_ref().map_or(gate, |old| old.or_later(gate));
+                opened.gate = OpenGate::new(gate, now, &check.algorithm).map(Box::new);
+            }
+            level = opened.level();
+            // The state of a rate does not change.
+            false
+        });
         level
     }
 }

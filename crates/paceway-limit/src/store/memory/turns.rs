@@ -32,11 +32,7 @@ impl MemoryStore {
         ticket: Ticket,
     ) -> Decision {
         let mut shards = self.lock_all(checks);
-        let mut opened: SmallVec<[OpenedState; 2]> = SmallVec::new();
-        for (i, check) in checks.iter().enumerate() {
-            let print = shards.print(i);
-            opened.push(self.open(shards.of(i), check, print, now));
-        }
+        let mut opened = self.open_all(&mut shards, checks, now);
         let print = opened[q].print;
         let lost = self.loss(&checks[q]).map_or(0, |loss| loss.at);
         let kept = shards.of(q).queues.remove(&print).filter(|queue| queue.born() >= lost);
