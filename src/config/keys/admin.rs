@@ -1,6 +1,6 @@
 //! The keys of `admin`.
 
-use super::spec::{KeySpec, Keys, meant};
+use super::spec::{Keys, key, meant};
 
 pub(in crate::config) const ADMIN: Keys = Keys {
     name: "admin",
@@ -8,33 +8,23 @@ pub(in crate::config) const ADMIN: Keys = Keys {
     rules: r##""if": { "properties": { "read": { "const": "token" } }, "required": ["read"] },
 "then": { "properties": { "token": { "type": ["string", "integer"] } }, "required": ["token"] }"##,
     specs: &[
-        KeySpec {
-            name: "listen",
-            kind: "address",
-            default: "`127.0.0.1:9090`",
-            meaning: "the address of the admin side. It may not be the `listen` of the data plane",
-            schema: r##""default": "127.0.0.1:9090",
+        key("listen", "address")
+            .default("`127.0.0.1:9090`")
+            .means("the address of the admin side. It may not be the `listen` of the data plane")
+            .schema(r##""default": "127.0.0.1:9090",
 "examples": ["127.0.0.1:9090", "0.0.0.0:9090"],
-"$ref": "#/$defs/address""##,
-        },
-        KeySpec {
-            name: "token",
-            kind: "text",
-            default: "none",
-            meaning: "every change needs it, as `Authorization: Bearer TOKEN`. Without a token only loopback \
-                      addresses may change anything, see [access](admin.md#access)",
-            schema: r##""type": ["string", "integer", "null"],
+"$ref": "#/$defs/address""##),
+        key("token", "text")
+            .means("every change needs it, as `Authorization: Bearer TOKEN`. Without a token only loopback \
+                   addresses may change anything, see [access](admin.md#access)")
+            .schema(r##""type": ["string", "integer", "null"],
 "pattern": "^[!-~]{1,4096}$|\\$\\{",
-"examples": ["${file:/run/secrets/admin}"]"##,
-        },
-        KeySpec {
-            name: "read",
-            kind: "`open` `token`",
-            default: "`open`",
-            meaning: "`token`: reading needs the token, too, except for `/metrics`, `/healthz` and `/readyz`",
-            schema: r##""default": "open",
-"anyOf": [{ "enum": ["open", "token", null] }, { "$ref": "#/$defs/variable" }]"##,
-        },
+"examples": ["${file:/run/secrets/admin}"]"##),
+        key("read", "`open` `token`")
+            .default("`open`")
+            .means("`token`: reading needs the token, too, except for `/metrics`, `/healthz` and `/readyz`")
+            .schema(r##""default": "open",
+"anyOf": [{ "enum": ["open", "token", null] }, { "$ref": "#/$defs/variable" }]"##),
     ],
     others: &[
         meant(&["address", "bind"], &["listen"]),

@@ -1,68 +1,53 @@
 //! The keys of `client`, `limits` and `paths`.
 
-use super::spec::{CLIENTS, KeySpec, Keys, elsewhere, meant};
+use super::spec::{CLIENTS, Keys, elsewhere, key, meant};
 
 pub(in crate::config) const CLIENT: Keys = Keys {
     name: "client",
     meaning: "How long clients may take, and how many may be connected.",
     rules: "",
     specs: &[
-        KeySpec {
-            name: "header_timeout",
-            kind: "duration, 1ms to 1d",
-            default: "`10s`",
-            meaning: "from the first byte of a request to the end of its headers: then 408. It also bounds the \
-                      time until the first byte of a new connection, and a TLS handshake with its PROXY header: \
-                      then the connection is closed",
-            schema: r##""default": "10s",
-"$ref": "#/$defs/duration""##,
-        },
-        KeySpec {
-            name: "idle_timeout",
-            kind: "duration, 1ms to 1d",
-            default: "`75s`",
-            meaning: "between two requests of a connection. Then it is closed",
-            schema: r##""default": "75s",
-"$ref": "#/$defs/duration""##,
-        },
-        KeySpec {
-            name: "body_timeout",
-            kind: "duration, 1ms to 1d",
-            default: "`30s`",
-            meaning: "between two pieces of a body, and for the whole of a body that is [read for \
-                      limiters](#parts-of-the-body). If a request's body stalls for longer, the request is given \
-                      up: 408 where no response has begun, otherwise a response that breaks off. A client that \
-                      accepts nothing of a response is disconnected",
-            schema: r##""default": "30s",
-"$ref": "#/$defs/duration""##,
-        },
-        KeySpec {
-            name: "max_connections",
-            kind: "number, at most 10000000",
-            default: "`0`",
-            meaning: "connections at one time, of all workers together. More are answered 503 \
-                      `too-many-connections`, or closed with `tls`. `0` is half of what the [limit of open \
-                      files](http.md#file-descriptors) leaves; a number above 7 eighths of that is lowered to \
-                      them",
-            schema: r##""type": ["integer", "string", "null"],
+        key("header_timeout", "duration, 1ms to 1d")
+            .default("`10s`")
+            .means("from the first byte of a request to the end of its headers: then 408. It also bounds the \
+                   time until the first byte of a new connection, and a TLS handshake with its PROXY header: \
+                   then the connection is closed")
+            .schema(r##""default": "10s",
+"$ref": "#/$defs/duration""##),
+        key("idle_timeout", "duration, 1ms to 1d")
+            .default("`75s`")
+            .means("between two requests of a connection. Then it is closed")
+            .schema(r##""default": "75s",
+"$ref": "#/$defs/duration""##),
+        key("body_timeout", "duration, 1ms to 1d")
+            .default("`30s`")
+            .means("between two pieces of a body, and for the whole of a body that is [read for \
+                   limiters](#parts-of-the-body). If a request's body stalls for longer, the request is given \
+                   up: 408 where no response has begun, otherwise a response that breaks off. A client that \
+                   accepts nothing of a response is disconnected")
+            .schema(r##""default": "30s",
+"$ref": "#/$defs/duration""##),
+        key("max_connections", "number, at most 10000000")
+            .default("`0`")
+            .means("connections at one time, of all workers together. More are answered 503 \
+                   `too-many-connections`, or closed with `tls`. `0` is half of what the [limit of open \
+                   files](http.md#file-descriptors) leaves; a number above 7 eighths of that is lowered to \
+                   them")
+            .schema(r##""type": ["integer", "string", "null"],
 "default": 0,
 "minimum": 0,
 "maximum": 10000000,
-"pattern": "^[0-9]+$|\\$\\{""##,
-        },
-        KeySpec {
-            name: "max_connections_per_address",
-            kind: "number, at most 10000000",
-            default: "`0`",
-            meaning: "connections of one client address at one time, of all workers together; all addresses of an IPv6 \
-                      `/64` are one. More are refused like those above `max_connections`. `0` is any number. \
-                      `trusted_proxies` have no limit; with `proxy_protocol` the address that they name has one",
-            schema: r##""type": ["integer", "string", "null"],
+"pattern": "^[0-9]+$|\\$\\{""##),
+        key("max_connections_per_address", "number, at most 10000000")
+            .default("`0`")
+            .means("connections of one client address at one time, of all workers together; all addresses of an IPv6 \
+                   `/64` are one. More are refused like those above `max_connections`. `0` is any number. \
+                   `trusted_proxies` have no limit; with `proxy_protocol` the address that they name has one")
+            .schema(r##""type": ["integer", "string", "null"],
 "default": 0,
 "minimum": 0,
 "maximum": 10000000,
-"pattern": "^[0-9]+$|\\$\\{""##,
-        },
+"pattern": "^[0-9]+$|\\$\\{""##),
     ],
     others: &[
         meant(&["timeout", "request_timeout"], &["header_timeout", "body_timeout"]),
@@ -79,54 +64,39 @@ pub(in crate::config) const LIMITS: Keys = Keys {
     meaning: "The greatest size of a request. A larger one is refused before any limiter is charged.",
     rules: "",
     specs: &[
-        KeySpec {
-            name: "header_bytes",
-            kind: "size, 1KiB to 1MiB",
-            default: "`32KiB`",
-            meaning: "the request line and all headers; above it 431",
-            schema: r##""default": "32KiB",
-"$ref": "#/$defs/size""##,
-        },
-        KeySpec {
-            name: "headers",
-            kind: "number, 1 to 1000",
-            default: "`100`",
-            meaning: "how many headers a request may have; above it 431",
-            schema: r##""type": ["integer", "string", "null"],
+        key("header_bytes", "size, 1KiB to 1MiB")
+            .default("`32KiB`")
+            .means("the request line and all headers; above it 431")
+            .schema(r##""default": "32KiB",
+"$ref": "#/$defs/size""##),
+        key("headers", "number, 1 to 1000")
+            .default("`100`")
+            .means("how many headers a request may have; above it 431")
+            .schema(r##""type": ["integer", "string", "null"],
 "default": 100,
 "minimum": 1,
 "maximum": 1000,
-"pattern": "^[0-9]+$|\\$\\{""##,
-        },
-        KeySpec {
-            name: "body",
-            kind: "size from 1B, or `none`",
-            default: "`none`",
-            meaning: "the body, whatever its framing; above it 413. With `none` it may be of any size, because \
-                      bodies stream",
-            schema: r##""default": "none",
+"pattern": "^[0-9]+$|\\$\\{""##),
+        key("body", "size from 1B, or `none`")
+            .default("`none`")
+            .means("the body, whatever its framing; above it 413. With `none` it may be of any size, because \
+                   bodies stream")
+            .schema(r##""default": "none",
 "examples": ["none", "10MiB"],
-"anyOf": [{ "const": "none" }, { "$ref": "#/$defs/size" }]"##,
-        },
-        KeySpec {
-            name: "retry_bodies",
-            kind: "size, at most 64GiB",
-            default: "`64MiB`",
-            meaning: "the memory of all bodies together that one gateway keeps so that refused requests can be sent \
-                      again ([`retry`](#retry)), or that it [reads for limiters](#parts-of-the-body) and services. While \
-                      they use it up, further requests with a body are sent once. Bodies that are read have 1 MiB more; \
-                      without room for one, its request gets 503 `too-many-bodies`",
-            schema: r##""default": "64MiB",
-"anyOf": [{ "enum": [0, "0"] }, { "$ref": "#/$defs/size" }]"##,
-        },
-        KeySpec {
-            name: "uri",
-            kind: "size, 64B to 64000B, below `header_bytes`",
-            default: "`8KiB`, but at most half of `header_bytes`",
-            meaning: "the request target; above it 414",
-            schema: r##""default": "8KiB",
-"$ref": "#/$defs/size""##,
-        },
+"anyOf": [{ "const": "none" }, { "$ref": "#/$defs/size" }]"##),
+        key("retry_bodies", "size, at most 64GiB")
+            .default("`64MiB`")
+            .means("the memory of all bodies together that one gateway keeps so that refused requests can be sent \
+                   again ([`retry`](#retry)), or that it [reads for limiters](#parts-of-the-body) and services. While \
+                   they use it up, further requests with a body are sent once. Bodies that are read have 1 MiB more; \
+                   without room for one, its request gets 503 `too-many-bodies`")
+            .schema(r##""default": "64MiB",
+"anyOf": [{ "enum": [0, "0"] }, { "$ref": "#/$defs/size" }]"##),
+        key("uri", "size, 64B to 64000B, below `header_bytes`")
+            .default("`8KiB`, but at most half of `header_bytes`")
+            .means("the request target; above it 414")
+            .schema(r##""default": "8KiB",
+"$ref": "#/$defs/size""##),
     ],
     others: &[
         meant(
@@ -154,28 +124,19 @@ pub(in crate::config) const PATHS: Keys = Keys {
               upstream could do either.",
     rules: "",
     specs: &[
-        KeySpec {
-            name: "encoded_slash",
-            kind: "`separator` `data`",
-            default: "either",
-            meaning: "`%2f` in a path is a slash (`separator`), or a character of a segment (`data`)",
-            schema: r##""anyOf": [{ "enum": ["separator", "data", null] }, { "$ref": "#/$defs/variable" }]"##,
-        },
-        KeySpec {
-            name: "fold_case",
-            kind: "switch",
-            default: "either",
-            meaning: "`on`: `/Search` is `/search`. `off`: it is another resource",
-            schema: r##""$ref": "#/$defs/switch""##,
-        },
-        KeySpec {
-            name: "trailing_dots",
-            kind: "`strip` `keep`",
-            default: "either",
-            meaning: "dots and spaces at the end of a path or of a segment are cut off (`strip`), or belong to \
-                      it (`keep`)",
-            schema: r##""anyOf": [{ "enum": ["strip", "keep", null] }, { "$ref": "#/$defs/variable" }]"##,
-        },
+        key("encoded_slash", "`separator` `data`")
+            .default("either")
+            .means("`%2f` in a path is a slash (`separator`), or a character of a segment (`data`)")
+            .schema(r##""anyOf": [{ "enum": ["separator", "data", null] }, { "$ref": "#/$defs/variable" }]"##),
+        key("fold_case", "switch")
+            .default("either")
+            .means("`on`: `/Search` is `/search`. `off`: it is another resource")
+            .schema(r##""$ref": "#/$defs/switch""##),
+        key("trailing_dots", "`strip` `keep`")
+            .default("either")
+            .means("dots and spaces at the end of a path or of a segment are cut off (`strip`), or belong to \
+                   it (`keep`)")
+            .schema(r##""anyOf": [{ "enum": ["strip", "keep", null] }, { "$ref": "#/$defs/variable" }]"##),
     ],
     others: &[
         meant(&["case", "case_sensitive", "case_insensitive", "ignore_case"], &["fold_case"]),

@@ -1,70 +1,51 @@
 //! The keys of an entry of `descriptors`.
 
-use super::spec::{KeySpec, Keys, elsewhere, meant};
+use super::spec::{Keys, elsewhere, key, meant};
 
 pub(in crate::config) const DESCRIPTOR: Keys = Keys {
     name: "descriptor",
     meaning: "The limiters of the descriptors that Envoy sends to `services.envoy_rate_limit`.",
     rules: r##""required": ["match"]"##,
     specs: &[
-        KeySpec {
-            name: "name",
-            kind: "text",
-            default: "the match, as in `path=/search`",
-            meaning: "the name in metrics and logs, where it is the `route`",
-            schema: r##""type": ["string", "null"],
-"pattern": "^[^\\x00-\\x1f\\x7f]{1,128}$|\\$\\{""##,
-        },
-        KeySpec {
-            name: "match",
-            kind: "map of keys and values",
-            default: "required",
-            meaning: "the keys that a descriptor must have, each with its value; `\"*\"` takes any value. A descriptor may \
-                      have more keys. The first entry that matches wins; a descriptor that none matches is allowed",
-            schema: r##""type": "object",
+        key("name", "text")
+            .default("the match, as in `path=/search`")
+            .means("the name in metrics and logs, where it is the `route`")
+            .schema(r##""type": ["string", "null"],
+"pattern": "^[^\\x00-\\x1f\\x7f]{1,128}$|\\$\\{""##),
+        key("match", "map of keys and values")
+            .default("required")
+            .means("the keys that a descriptor must have, each with its value; `\"*\"` takes any value. A descriptor may \
+                   have more keys. The first entry that matches wins; a descriptor that none matches is allowed")
+            .schema(r##""type": "object",
 "minProperties": 1,
 "maxProperties": 16,
 "additionalProperties": { "type": ["string", "integer", "number", "boolean"] },
-"examples": [{ "path": "/search" }, { "shop": "*" }]"##,
-        },
-        KeySpec {
-            name: "limiters",
-            kind: "list of limiters or [charges](#what-a-request-costs)",
-            default: "none",
-            meaning: "the limiters, as in a route. Each cost is multiplied by `hits_addend`",
-            schema: r##""default": [],
-"$ref": "#/$defs/charges""##,
-        },
-        KeySpec {
-            name: "key",
-            kind: "template",
-            default: "that of each limiter",
-            meaning: "the bucket at each of the limiters, in place of the limiter's own `key`: `{descriptor.NAME}` is the value \
-                      of a key of the descriptor",
-            schema: r##""examples": ["{descriptor.shop}"],
-"$ref": "#/$defs/template""##,
-        },
-        KeySpec {
-            name: "max_wait",
-            kind: "duration, at most 1h, or percentage",
-            default: "`0`",
-            meaning: "the time that an answer may wait for its slot, as in a route. The deadline of the call, which Envoy takes \
-                      from `timeout` of its filter, shortens it",
-            schema: r##""default": 0,
+"examples": [{ "path": "/search" }, { "shop": "*" }]"##),
+        key("limiters", "list of limiters or [charges](#what-a-request-costs)")
+            .means("the limiters, as in a route. Each cost is multiplied by `hits_addend`")
+            .schema(r##""default": [],
+"$ref": "#/$defs/charges""##),
+        key("key", "template")
+            .default("that of each limiter")
+            .means("the bucket at each of the limiters, in place of the limiter's own `key`: `{descriptor.NAME}` is the value \
+                   of a key of the descriptor")
+            .schema(r##""examples": ["{descriptor.shop}"],
+"$ref": "#/$defs/template""##),
+        key("max_wait", "duration, at most 1h, or percentage")
+            .default("`0`")
+            .means("the time that an answer may wait for its slot, as in a route. The deadline of the call, which Envoy takes \
+                   from `timeout` of its filter, shortens it")
+            .schema(r##""default": 0,
 "examples": ["500ms", "2s"],
-"$ref": "#/$defs/wait""##,
-        },
-        KeySpec {
-            name: "max_waiting",
-            kind: "number, 1 to 10000000",
-            default: "`10000`",
-            meaning: "the calls that may wait at one time in one gateway; a further one is an error",
-            schema: r##""type": ["integer", "string", "null"],
+"$ref": "#/$defs/wait""##),
+        key("max_waiting", "number, 1 to 10000000")
+            .default("`10000`")
+            .means("the calls that may wait at one time in one gateway; a further one is an error")
+            .schema(r##""type": ["integer", "string", "null"],
 "default": 10000,
 "minimum": 1,
 "maximum": 10000000,
-"pattern": "^[0-9]+$|\\$\\{""##,
-        },
+"pattern": "^[0-9]+$|\\$\\{""##),
     ],
     others: &[
         meant(&["matches", "entries"], &["match"]),

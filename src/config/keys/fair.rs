@@ -1,28 +1,23 @@
 //! The keys of `fair` of a limiter.
 
-use super::spec::{KeySpec, Keys, elsewhere, meant};
+use super::spec::{Keys, elsewhere, key, meant};
 
 pub(in crate::config) const FAIR: Keys = Keys {
     name: "fair",
     meaning: "The tenants that share a limiter, and their weights.",
     rules: r##""required": ["by"]"##,
     specs: &[
-        KeySpec {
-            name: "by",
-            kind: "[template](#which-bucket-a-request-belongs-to)",
-            default: "required",
-            meaning: "the tenant that a request belongs to, by the parts that a `key` may have. Requests without the part are one \
-                      tenant, `-`",
-            schema: r##""examples": ["{header.x-team}"],
-"$ref": "#/$defs/template""##,
-        },
-        KeySpec {
-            name: "weights",
-            kind: "map of names and numbers, 1 to 1000",
-            default: "`1` for each",
-            meaning: "the weights of tenants, at most 1024: while several wait, one of weight 4 gets four times the slots of one of \
-                      weight 1",
-            schema: r##""type": ["object", "null"],
+        key("by", "[template](#which-bucket-a-request-belongs-to)")
+            .default("required")
+            .means("the tenant that a request belongs to, by the parts that a `key` may have. Requests without the part are one \
+                   tenant, `-`")
+            .schema(r##""examples": ["{header.x-team}"],
+"$ref": "#/$defs/template""##),
+        key("weights", "map of names and numbers, 1 to 1000")
+            .default("`1` for each")
+            .means("the weights of tenants, at most 1024: while several wait, one of weight 4 gets four times the slots of one of \
+                   weight 1")
+            .schema(r##""type": ["object", "null"],
 "maxProperties": 1024,
 "additionalProperties": {
   "type": ["integer", "string"],
@@ -30,8 +25,7 @@ pub(in crate::config) const FAIR: Keys = Keys {
   "maximum": 1000,
   "pattern": "^[0-9]+$|\\$\\{"
 },
-"examples": [{ "checkout": 4, "batch": 1 }]"##,
-        },
+"examples": [{ "checkout": 4, "batch": 1 }]"##),
     ],
     others: &[
         meant(&["key", "tenant"], &["by"]),

@@ -1,6 +1,6 @@
 //! The keys of a limiter.
 
-use super::spec::{COST, KeySpec, Keys, elsewhere, meant, replaced};
+use super::spec::{COST, Keys, elsewhere, key, meant, replaced};
 
 pub(in crate::config) const LIMITER: Keys = Keys {
     name: "limiter",
@@ -120,16 +120,14 @@ pub(in crate::config) const LIMITER: Keys = Keys {
   }
 }"##,
     specs: &[
-        KeySpec {
-            name: "algorithm",
-            kind: "`token_bucket` `sliding_window` `fixed_window` `leaky_bucket` `warm_up` `concurrency`",
-            default: "`token_bucket`",
-            meaning: "how the quota is kept, see [which for which quota](limiters/README.md). `token_bucket`: \
-                      permits flow in at a constant rate, and up to `burst` are kept. `sliding_window`: at most \
-                      COUNT in any window of a PERIOD. `fixed_window`: at most COUNT in each window of the \
-                      store's clock. `leaky_bucket`: one after the other, evenly spaced. `warm_up`: a rate that \
-                      rises from cold to full while it is used. `concurrency`: at most `max` at a time",
-            schema: r##""default": "token_bucket",
+        key("algorithm", "`token_bucket` `sliding_window` `fixed_window` `leaky_bucket` `warm_up` `concurrency`")
+            .default("`token_bucket`")
+            .means("how the quota is kept, see [which for which quota](limiters/README.md). `token_bucket`: \
+                   permits flow in at a constant rate, and up to `burst` are kept. `sliding_window`: at most \
+                   COUNT in any window of a PERIOD. `fixed_window`: at most COUNT in each window of the \
+                   store's clock. `leaky_bucket`: one after the other, evenly spaced. `warm_up`: a rate that \
+                   rises from cold to full while it is used. `concurrency`: at most `max` at a time")
+            .schema(r##""default": "token_bucket",
 "anyOf": [
   {
     "enum": [
@@ -143,160 +141,111 @@ pub(in crate::config) const LIMITER: Keys = Keys {
     ]
   },
   { "$ref": "#/$defs/variable" }
-]"##,
-        },
-        KeySpec {
-            name: "rate",
-            kind: "rate, rates, or `auto`",
-            default: "required",
-            meaning: "COUNT requests of cost 1 in a PERIOD. A list for `token_bucket`, `sliding_window` and \
-                      `fixed_window`. `auto`, for `token_bucket`, `sliding_window` and `leaky_bucket`: the rate is \
-                      [learned](limiting.md#rates-and-margins-that-are-learned) from the upstream's refusals",
-            schema: r##""anyOf": [
+]"##),
+        key("rate", "rate, rates, or `auto`")
+            .default("required")
+            .means("COUNT requests of cost 1 in a PERIOD. A list for `token_bucket`, `sliding_window` and \
+                   `fixed_window`. `auto`, for `token_bucket`, `sliding_window` and `leaky_bucket`: the rate is \
+                   [learned](limiting.md#rates-and-margins-that-are-learned) from the upstream's refusals")
+            .schema(r##""anyOf": [
   { "title": "a rate", "$ref": "#/$defs/rate" },
   { "title": "learned from the upstream's refusals", "const": "auto" },
   { "title": "a list of rates", "$ref": "#/$defs/rates" },
   { "type": "null" }
-]"##,
-        },
-        KeySpec {
-            name: "start",
-            kind: "rate",
-            default: "required",
-            meaning: "the rate before anything is known. Its PERIOD is the time after which the rate may grow by a \
-                      tenth",
-            schema: r##""$ref": "#/$defs/rate""##,
-        },
-        KeySpec {
-            name: "min",
-            kind: "rate",
-            default: "a hundredth of `start`",
-            meaning: "the lowest rate",
-            schema: r##""anyOf": [{ "$ref": "#/$defs/rate" }, { "type": "null" }]"##,
-        },
-        KeySpec {
-            name: "burst",
-            kind: "number, 1 to 1000000000",
-            default: "COUNT of the rate; `1` with `rate: auto`",
-            meaning: "permits that an idle limiter keeps, so the most that can pass at once. A bucket that \
-                      would take more than 70 years to fill is an error. Not with a list, where each rate's \
-                      burst is its own COUNT",
-            schema: r##""type": ["integer", "string", "null"],
+]"##),
+        key("start", "rate")
+            .default("required")
+            .means("the rate before anything is known. Its PERIOD is the time after which the rate may grow by a \
+                   tenth")
+            .schema(r##""$ref": "#/$defs/rate""##),
+        key("min", "rate")
+            .default("a hundredth of `start`")
+            .means("the lowest rate")
+            .schema(r##""anyOf": [{ "$ref": "#/$defs/rate" }, { "type": "null" }]"##),
+        key("burst", "number, 1 to 1000000000")
+            .default("COUNT of the rate; `1` with `rate: auto`")
+            .means("permits that an idle limiter keeps, so the most that can pass at once. A bucket that \
+                   would take more than 70 years to fill is an error. Not with a list, where each rate's \
+                   burst is its own COUNT")
+            .schema(r##""type": ["integer", "string", "null"],
 "minimum": 1,
 "maximum": 1000000000,
 "pattern": "^[0-9]+$|\\$\\{",
-"examples": [1, 5]"##,
-        },
-        KeySpec {
-            name: "margin",
-            kind: "duration, at most 1h, or `auto`",
-            default: "`0`",
-            meaning: "extra spacing for delay that varies on the way to the upstream. `auto`: \
-                      [learned](limiting.md#rates-and-margins-that-are-learned) from the times of answers and from \
-                      refusals",
-            schema: r##""default": 0,
+"examples": [1, 5]"##),
+        key("margin", "duration, at most 1h, or `auto`")
+            .default("`0`")
+            .means("extra spacing for delay that varies on the way to the upstream. `auto`: \
+                   [learned](limiting.md#rates-and-margins-that-are-learned) from the times of answers and from \
+                   refusals")
+            .schema(r##""default": 0,
 "examples": ["30ms", "auto"],
-"anyOf": [{ "$ref": "#/$defs/duration" }, { "const": "auto" }]"##,
-        },
-        KeySpec {
-            name: "capacity",
-            kind: "number, 1 to 1000000000",
-            default: "as many as the wait budget allows",
-            meaning: "permits that may queue",
-            schema: r##""type": ["integer", "string", "null"],
+"anyOf": [{ "$ref": "#/$defs/duration" }, { "const": "auto" }]"##),
+        key("capacity", "number, 1 to 1000000000")
+            .default("as many as the wait budget allows")
+            .means("permits that may queue")
+            .schema(r##""type": ["integer", "string", "null"],
 "minimum": 1,
 "maximum": 1000000000,
 "pattern": "^[0-9]+$|\\$\\{",
-"examples": [10]"##,
-        },
-        KeySpec {
-            name: "warm_up",
-            kind: "duration, 1ms to 1h",
-            default: "required",
-            meaning: "the time from cold to the full rate",
-            schema: r##""examples": ["4s"],
-"$ref": "#/$defs/duration""##,
-        },
-        KeySpec {
-            name: "cold_factor",
-            kind: "number above 1, at most 100, also `2.5`",
-            default: "`3`",
-            meaning: "how many times slower than the full rate a cold limiter is",
-            schema: r##""type": ["number", "string", "null"],
+"examples": [10]"##),
+        key("warm_up", "duration, 1ms to 1h")
+            .default("required")
+            .means("the time from cold to the full rate")
+            .schema(r##""examples": ["4s"],
+"$ref": "#/$defs/duration""##),
+        key("cold_factor", "number above 1, at most 100, also `2.5`")
+            .default("`3`")
+            .means("how many times slower than the full rate a cold limiter is")
+            .schema(r##""type": ["number", "string", "null"],
 "default": 3,
 "exclusiveMinimum": 1,
 "maximum": 100,
 "pattern": "^[0-9]*\\.?[0-9]*$|\\$\\{",
-"examples": [3, 2.5]"##,
-        },
-        KeySpec {
-            name: "max",
-            kind: "number, 1 to 1000000000; a rate",
-            default: "required; a thousand times `start`",
-            meaning: "how many requests may be under way at a time; with `rate: auto` the highest rate",
-            schema: r##""type": ["integer", "string", "null"],
+"examples": [3, 2.5]"##),
+        key("max", "number, 1 to 1000000000; a rate")
+            .default("required; a thousand times `start`")
+            .means("how many requests may be under way at a time; with `rate: auto` the highest rate")
+            .schema(r##""type": ["integer", "string", "null"],
 "minimum": 1,
 "maximum": 1000000000,
-"examples": [4, "100/s"]"##,
-        },
-        KeySpec {
-            name: "lease",
-            kind: "duration, 1s to 1d",
-            default: "`60s`",
-            meaning: "how long the permits of a gateway that died stay taken",
-            schema: r##""default": "60s",
+"examples": [4, "100/s"]"##),
+        key("lease", "duration, 1s to 1d")
+            .default("`60s`")
+            .means("how long the permits of a gateway that died stay taken")
+            .schema(r##""default": "60s",
 "examples": ["60s"],
-"$ref": "#/$defs/duration""##,
-        },
-        KeySpec {
-            name: "key",
-            kind: "[template](#which-bucket-a-request-belongs-to)",
-            default: "one bucket for all",
-            meaning: "the bucket that a request belongs to: text and parts of the request, such as `{client_ip}`, \
-                      `{client_ip/64}`, `{path.NAME}`, `{path.NAME:int}`, `{header.NAME}`, `{query.NAME}`, `{body./POINTER}` or `{segment.N}`, joined",
-            schema: r##""$ref": "#/$defs/template""##,
-        },
-        KeySpec {
-            name: "fair",
-            kind: "[tenants and weights](fair.md)",
-            default: "first come, first served",
-            meaning: "the tenants that share the slots, or the permits of `concurrency`, while several of them wait, such as \
-                      `{ by: \"{header.x-team}\", weights: { checkout: 4 } }`. With a `key`, they share each bucket",
-            schema: r##""anyOf": [{ "title": "tenants", "$ref": "#/$defs/fair" }, { "type": "null" }]"##,
-        },
-        KeySpec {
-            name: "scope",
-            kind: "`cluster` `instance`",
-            default: "`cluster`",
-            meaning: "`instance`: each gateway has the quota for itself, whatever the store",
-            schema: r##""default": "cluster",
-"anyOf": [{ "enum": ["cluster", "instance", null] }, { "$ref": "#/$defs/variable" }]"##,
-        },
-        KeySpec {
-            name: "mode",
-            kind: "`enforce` `observe` `off`",
-            default: "`enforce`",
-            meaning: "`observe` decides and counts, but never holds or refuses; `off` does nothing. `false`, \
-                      which tools of YAML 1.1 make of `off`, means the same",
-            schema: r##""default": "enforce",
-"anyOf": [{ "enum": ["enforce", "observe", "off", false, null] }, { "$ref": "#/$defs/variable" }]"##,
-        },
-        KeySpec {
-            name: "on_failure",
-            kind: "`share` `allow` `reject`",
-            default: "that of the store",
-            meaning: "the behaviour of this limiter [while the store is away](operation.md#when-redis-is-away). If a \
-                      request has several limiters, the strictest counts",
-            schema: r##""$ref": "#/$defs/on_failure""##,
-        },
-        KeySpec {
-            name: "on_loss",
-            kind: "`close` `trust`",
-            default: "that of the store",
-            meaning: "the behaviour of this limiter [after the store has lost states](operation.md#when-redis-loses-states), or \
-                      may have: `close` counts lost states as used up, `trust` continues with what the store has",
-            schema: r##""$ref": "#/$defs/on_loss""##,
-        },
+"$ref": "#/$defs/duration""##),
+        key("key", "[template](#which-bucket-a-request-belongs-to)")
+            .default("one bucket for all")
+            .means("the bucket that a request belongs to: text and parts of the request, such as `{client_ip}`, \
+                   `{client_ip/64}`, `{path.NAME}`, `{path.NAME:int}`, `{header.NAME}`, `{query.NAME}`, `{body./POINTER}` or `{segment.N}`, joined")
+            .schema(r##""$ref": "#/$defs/template""##),
+        key("fair", "[tenants and weights](fair.md)")
+            .default("first come, first served")
+            .means("the tenants that share the slots, or the permits of `concurrency`, while several of them wait, such as \
+                   `{ by: \"{header.x-team}\", weights: { checkout: 4 } }`. With a `key`, they share each bucket")
+            .schema(r##""anyOf": [{ "title": "tenants", "$ref": "#/$defs/fair" }, { "type": "null" }]"##),
+        key("scope", "`cluster` `instance`")
+            .default("`cluster`")
+            .means("`instance`: each gateway has the quota for itself, whatever the store")
+            .schema(r##""default": "cluster",
+"anyOf": [{ "enum": ["cluster", "instance", null] }, { "$ref": "#/$defs/variable" }]"##),
+        key("mode", "`enforce` `observe` `off`")
+            .default("`enforce`")
+            .means("`observe` decides and counts, but never holds or refuses; `off` does nothing. `false`, \
+                   which tools of YAML 1.1 make of `off`, means the same")
+            .schema(r##""default": "enforce",
+"anyOf": [{ "enum": ["enforce", "observe", "off", false, null] }, { "$ref": "#/$defs/variable" }]"##),
+        key("on_failure", "`share` `allow` `reject`")
+            .default("that of the store")
+            .means("the behaviour of this limiter [while the store is away](operation.md#when-redis-is-away). If a \
+                   request has several limiters, the strictest counts")
+            .schema(r##""$ref": "#/$defs/on_failure""##),
+        key("on_loss", "`close` `trust`")
+            .default("that of the store")
+            .means("the behaviour of this limiter [after the store has lost states](operation.md#when-redis-loses-states), or \
+                   may have: `close` counts lost states as used up, `trust` continues with what the store has")
+            .schema(r##""$ref": "#/$defs/on_loss""##),
     ],
     others: &[
         meant(&["type", "kind"], &["algorithm"]),

@@ -1,61 +1,45 @@
 //! The keys of `services`.
 
-use super::spec::{KeySpec, Keys, Other, meant};
+use super::spec::{KeySpec, Keys, Other, key, meant};
 
 pub(in crate::config) const SERVICES: Keys = Keys {
     name: "services",
     meaning: "Services by which other proxies use the limiters. Each has an address of its own.",
     rules: r##""type": ["object", "null"]"##,
     specs: &[
-        KeySpec {
-            name: "decisions",
-            kind: "address or [map](#servicesdecisions)",
-            default: "none",
-            meaning: "decides calls that programs make themselves, over HTTP and JSON, see [decisions](services/decisions.md)",
-            schema: r##""examples": ["127.0.0.1:8084"],
+        key("decisions", "address or [map](#servicesdecisions)")
+            .means("decides calls that programs make themselves, over HTTP and JSON, see [decisions](services/decisions.md)")
+            .schema(r##""examples": ["127.0.0.1:8084"],
 "anyOf": [
   { "title": "an address", "$ref": "#/$defs/address" },
   { "title": "the long form", "$ref": "#/$defs/decisions" },
   { "type": "null" }
-]"##,
-        },
-        KeySpec {
-            name: "envoy_rate_limit",
-            kind: "address or [map](#servicesenvoy_rate_limit)",
-            default: "none",
-            meaning: "Envoy's rate limit service (gRPC, version 3), which answers by [descriptors](#descriptors)",
-            schema: r##""examples": ["127.0.0.1:8081", "0.0.0.0:8081"],
+]"##),
+        key("envoy_rate_limit", "address or [map](#servicesenvoy_rate_limit)")
+            .means("Envoy's rate limit service (gRPC, version 3), which answers by [descriptors](#descriptors)")
+            .schema(r##""examples": ["127.0.0.1:8081", "0.0.0.0:8081"],
 "anyOf": [
   { "title": "an address", "$ref": "#/$defs/address" },
   { "title": "the long form", "$ref": "#/$defs/envoy_rate_limit" },
   { "type": "null" }
-]"##,
-        },
-        KeySpec {
-            name: "ext_authz",
-            kind: "address or [map](#servicesext_authz)",
-            default: "none",
-            meaning: "decides requests of Envoy's filter `ext_authz` over gRPC, see [Envoy](services/envoy.md#ext_authz-over-grpc)",
-            schema: r##""examples": ["127.0.0.1:8083", "0.0.0.0:8083"],
+]"##),
+        key("ext_authz", "address or [map](#servicesext_authz)")
+            .means("decides requests of Envoy's filter `ext_authz` over gRPC, see [Envoy](services/envoy.md#ext_authz-over-grpc)")
+            .schema(r##""examples": ["127.0.0.1:8083", "0.0.0.0:8083"],
 "anyOf": [
   { "title": "an address", "$ref": "#/$defs/address" },
   { "title": "the long form", "$ref": "#/$defs/ext_authz" },
   { "type": "null" }
-]"##,
-        },
-        KeySpec {
-            name: "forward_auth",
-            kind: "address or [map](#servicesforward_auth)",
-            default: "none",
-            meaning: "decides requests of nginx (`auth_request`), Traefik (`ForwardAuth`), Caddy (`forward_auth`), HAProxy \
-                  and Envoy (`ext_authz` over HTTP), see [services](services/README.md)",
-            schema: r##""examples": ["127.0.0.1:8082", "0.0.0.0:8082"],
+]"##),
+        key("forward_auth", "address or [map](#servicesforward_auth)")
+            .means("decides requests of nginx (`auth_request`), Traefik (`ForwardAuth`), Caddy (`forward_auth`), HAProxy \
+                   and Envoy (`ext_authz` over HTTP), see [services](services/README.md)")
+            .schema(r##""examples": ["127.0.0.1:8082", "0.0.0.0:8082"],
 "anyOf": [
   { "title": "an address", "$ref": "#/$defs/address" },
   { "title": "the long form", "$ref": "#/$defs/forward_auth" },
   { "type": "null" }
-]"##,
-        },
+]"##),
     ],
     others: &[
         meant(&["ratelimit", "rate_limit", "envoy"], &["envoy_rate_limit"]),
@@ -70,49 +54,30 @@ pub(in crate::config) const FORWARD_AUTH: Keys = Keys {
     meaning: "The service that decides requests of another proxy over HTTP.",
     rules: r##""required": ["listen"]"##,
     specs: &[
-        listen(
-            r##""examples": ["127.0.0.1:8082", "0.0.0.0:8082"],
-"$ref": "#/$defs/address""##,
-        ),
+        LISTEN.schema(r##""examples": ["127.0.0.1:8082", "0.0.0.0:8082"],
+"$ref": "#/$defs/address""##),
         TLS,
-        KeySpec {
-            name: "token",
-            kind: "text",
-            default: "none",
-            meaning: "every call needs it, in the header `Paceway-Token`; without it the answer is 401. An address that other \
-                      hosts reach needs a token, or `tls` with `client_ca`",
-            schema: r##""type": ["string", "integer", "null"],
+        TOKEN.schema(r##""type": ["string", "integer", "null"],
 "pattern": "^[!-~]{1,4096}$|\\$\\{",
-"examples": ["${file:/run/secrets/forward_auth}"]"##,
-        },
-        KeySpec {
-            name: "original",
-            kind: "`auto` `x-forwarded` `x-original` `target`",
-            default: "`auto`",
-            meaning: "the place that describes the original request: `X-Forwarded-Uri`, `-Method` and `-Host`; \
-                      `X-Original-URI` or `-URL`, and `-Method`; or the call itself. `auto` takes what is there, and \
-                      refuses a call that has headers of both kinds, because its caller may have added one",
-            schema: r##""default": "auto",
-"anyOf": [{ "enum": ["auto", "x-forwarded", "x-original", "target", null] }, { "$ref": "#/$defs/variable" }]"##,
-        },
-        KeySpec {
-            name: "path_prefix",
-            kind: "path",
-            default: "none",
-            meaning: "the path before the original one where the call itself is the original request, such as Envoy's \
-                      `path_prefix`",
-            schema: r##""type": ["string", "null"],
+"examples": ["${file:/run/secrets/forward_auth}"]"##),
+        key("original", "`auto` `x-forwarded` `x-original` `target`")
+            .default("`auto`")
+            .means("the place that describes the original request: `X-Forwarded-Uri`, `-Method` and `-Host`; \
+                   `X-Original-URI` or `-URL`, and `-Method`; or the call itself. `auto` takes what is there, and \
+                   refuses a call that has headers of both kinds, because its caller may have added one")
+            .schema(r##""default": "auto",
+"anyOf": [{ "enum": ["auto", "x-forwarded", "x-original", "target", null] }, { "$ref": "#/$defs/variable" }]"##),
+        key("path_prefix", "path")
+            .means("the path before the original one where the call itself is the original request, such as Envoy's \
+                   `path_prefix`")
+            .schema(r##""type": ["string", "null"],
 "pattern": "^(/[A-Za-z0-9._~-]+)+$|\\$\\{",
-"examples": ["/paceway"]"##,
-        },
-        KeySpec {
-            name: "denied_status",
-            kind: "`401` `403` `429`",
-            default: "that of the denial",
-            meaning: "the status of every denial. `Paceway-Status` has that of the denial then, such as 429 or 503. nginx needs 403: \
-                      its `auth_request` makes 500 of all others",
-            schema: r##""anyOf": [{ "enum": [401, 403, 429, null] }, { "$ref": "#/$defs/variable" }]"##,
-        },
+"examples": ["/paceway"]"##),
+        key("denied_status", "`401` `403` `429`")
+            .default("that of the denial")
+            .means("the status of every denial. `Paceway-Status` has that of the denial then, such as 429 or 503. nginx needs 403: \
+                   its `auth_request` makes 500 of all others")
+            .schema(r##""anyOf": [{ "enum": [401, 403, 429, null] }, { "$ref": "#/$defs/variable" }]"##),
     ],
     others: &[
         ADDRESS,
@@ -128,7 +93,7 @@ pub(in crate::config) const ENVOY_RATE_LIMIT: Keys = Keys {
     meaning: "Envoy's rate limit service.",
     rules: r##""required": ["listen"]"##,
     specs: &[
-        listen(
+        LISTEN.schema(
             r##""examples": ["127.0.0.1:8081", "0.0.0.0:8081"],
 "$ref": "#/$defs/address""##,
         ),
@@ -143,7 +108,7 @@ pub(in crate::config) const EXT_AUTHZ: Keys = Keys {
     meaning: "The service that decides requests of Envoy's filter `ext_authz` over gRPC.",
     rules: r##""required": ["listen"]"##,
     specs: &[
-        listen(
+        LISTEN.schema(
             r##""examples": ["127.0.0.1:8083", "0.0.0.0:8083"],
 "$ref": "#/$defs/address""##,
         ),
@@ -159,41 +124,26 @@ pub(in crate::config) const DECISIONS: Keys = Keys {
               Cluster all limiters are one group.",
     rules: r##""required": ["listen"]"##,
     specs: &[
-        listen(
-            r##""examples": ["127.0.0.1:8084", "0.0.0.0:8084"],
-"$ref": "#/$defs/address""##,
-        ),
+        LISTEN.schema(r##""examples": ["127.0.0.1:8084", "0.0.0.0:8084"],
+"$ref": "#/$defs/address""##),
         TLS,
-        KeySpec {
-            name: "token",
-            kind: "text",
-            default: "none",
-            meaning: "every call needs it, in the header `Paceway-Token`; without it the answer is 401. An address that other \
-                      hosts reach needs a token, or `tls` with `client_ca`",
-            schema: r##""type": ["string", "integer", "null"],
+        TOKEN.schema(r##""type": ["string", "integer", "null"],
 "pattern": "^[!-~]{1,4096}$|\\$\\{",
-"examples": ["${file:/run/secrets/decisions}"]"##,
-        },
-        KeySpec {
-            name: "max_wait",
-            kind: "duration, at most 1h",
-            default: "`30s`",
-            meaning: "the longest time that a call may wait, whatever its `max_wait_ms`",
-            schema: r##""default": "30s",
+"examples": ["${file:/run/secrets/decisions}"]"##),
+        key("max_wait", "duration, at most 1h")
+            .default("`30s`")
+            .means("the longest time that a call may wait, whatever its `max_wait_ms`")
+            .schema(r##""default": "30s",
 "examples": ["10s", "5min"],
-"$ref": "#/$defs/duration""##,
-        },
-        KeySpec {
-            name: "max_waiting",
-            kind: "number, 1 to 10000000",
-            default: "`10000`",
-            meaning: "the calls that may wait at one time in one gateway; a further one gets 503 `queue-full`",
-            schema: r##""type": ["integer", "string", "null"],
+"$ref": "#/$defs/duration""##),
+        key("max_waiting", "number, 1 to 10000000")
+            .default("`10000`")
+            .means("the calls that may wait at one time in one gateway; a further one gets 503 `queue-full`")
+            .schema(r##""type": ["integer", "string", "null"],
 "default": 10000,
 "minimum": 1,
 "maximum": 10000000,
-"pattern": "^[0-9]+$|\\$\\{""##,
-        },
+"pattern": "^[0-9]+$|\\$\\{""##),
     ],
     others: &[ADDRESS, PASSWORD, meant(&["timeout"], &["max_wait"])],
 };
@@ -203,32 +153,24 @@ const ADDRESS: Other = meant(&["address", "bind"], &["listen"]);
 const PASSWORD: Other = meant(&["password"], &["token"]);
 
 /// The key `token` of a service that is called by gRPC.
-const GRPC_TOKEN: KeySpec = KeySpec {
-    name: "token",
-    kind: "text",
-    default: "none",
-    meaning: "every call needs it, in the header `paceway-token` of its metadata; without it the answer is an error. An \
-              address that other hosts reach needs a token, or `tls` with `client_ca`",
-    schema: r##""type": ["string", "integer", "null"],
+const GRPC_TOKEN: KeySpec = key("token", "text")
+    .means("every call needs it, in the header `paceway-token` of its metadata; without it the answer is an error. An \
+           address that other hosts reach needs a token, or `tls` with `client_ca`")
+    .schema(r##""type": ["string", "integer", "null"],
 "pattern": "^[!-~]{1,4096}$|\\$\\{",
-"examples": ["${file:/run/secrets/envoy}"]"##,
-};
+"examples": ["${file:/run/secrets/envoy}"]"##);
 
-const TLS: KeySpec = KeySpec {
-    name: "tls",
-    kind: "[certificates](#tls)",
-    default: "clear text",
-    meaning: "the service speaks TLS, and nothing else. With `client_ca` only proxies with a certificate may call it",
-    schema: r##""anyOf": [{ "title": "certificates", "$ref": "#/$defs/tls" }, { "type": "null" }]"##,
-};
+const TLS: KeySpec = key("tls", "[certificates](#tls)")
+    .default("clear text")
+    .means("the service speaks TLS, and nothing else. With `client_ca` only proxies with a certificate may call it")
+    .schema(r##""anyOf": [{ "title": "certificates", "$ref": "#/$defs/tls" }, { "type": "null" }]"##);
 
 /// The key `listen`: the services differ only in the example addresses, which are in the schema.
-const fn listen(schema: &'static str) -> KeySpec {
-    KeySpec {
-        name: "listen",
-        kind: "address",
-        default: "required",
-        meaning: "the address of the service. No other listener may have it",
-        schema,
-    }
-}
+const LISTEN: KeySpec = key("listen", "address")
+    .default("required")
+    .means("the address of the service. No other listener may have it");
+
+/// The key `token` of a service that is called over HTTP, without the example file.
+const TOKEN: KeySpec = key("token", "text")
+    .means("every call needs it, in the header `Paceway-Token`; without it the answer is 401. An address that other \
+           hosts reach needs a token, or `tls` with `client_ca`");

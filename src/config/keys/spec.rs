@@ -8,11 +8,8 @@ pub(in crate::config) struct KeySpec {
     pub(in crate::config) name: &'static str,
     /// The kind of its value, in Markdown, such as "duration, at most 1d".
     pub(in crate::config) kind: &'static str,
-    /// The value that a missing key has, in Markdown; "required" if it has none.
     pub(in crate::config) default: &'static str,
-    /// The meaning, in Markdown: a part of a table, and the description in the schema.
     pub(in crate::config) meaning: &'static str,
-    /// The members of its JSON Schema besides the description.
     pub(in crate::config) schema: &'static str,
 }
 
@@ -40,9 +37,29 @@ pub(in crate::config) struct Other {
 /// The name of an [`Other`] that stands for each key that resembles no other. `NAME` in its hint is the key.
 pub(super) const ANY: &str = "*";
 
+/// A key whose values are of this kind, in Markdown.
+pub(super) const fn key(name: &'static str, kind: &'static str) -> KeySpec {
+    KeySpec { name, kind, default: "none", meaning: "", schema: "" }
+}
+
 // === impl KeySpec ===
 
 impl KeySpec {
+    /// Says which value a missing key has, in Markdown; "required" if it has none. Without this it is "none".
+    pub(super) const fn default(self, default: &'static str) -> Self {
+        Self { default, ..self }
+    }
+
+    /// Says the meaning, in Markdown: a part of a table, and the description in the schema.
+    pub(super) const fn means(self, meaning: &'static str) -> Self {
+        Self { meaning, ..self }
+    }
+
+    /// Sets the members of its JSON Schema besides the description.
+    pub(super) const fn schema(self, schema: &'static str) -> Self {
+        Self { schema, ..self }
+    }
+
     /// Whether its kind allows only numbers, rates, times, addresses or fixed words. A variable in such a value may be shown.
     pub(super) fn is_measure(&self) -> bool {
         const MEASURES: [&str; 8] =

@@ -1,76 +1,54 @@
 //! The keys of `store`.
 
-use super::spec::{KeySpec, Keys, elsewhere, meant};
+use super::spec::{Keys, elsewhere, key, meant};
 
 pub(in crate::config) const STORE: Keys = Keys {
     name: "store",
     meaning: "A Redis that gateways share.",
     rules: r##""required": ["url"]"##,
     specs: &[
-        KeySpec {
-            name: "url",
-            kind: "URL",
-            default: "required",
-            meaning: "the address of the store, see [its forms](#the-url-of-a-store)",
-            schema: r##""$ref": "#/$defs/redis_url""##,
-        },
-        KeySpec {
-            name: "prefix",
-            kind: "1 to 64 letters, digits, `_` `-` `.` `:`",
-            default: "`paceway`",
-            meaning: "first part of every key. Gateways with different prefixes share nothing",
-            schema: r##""type": ["string", "null"],
+        key("url", "URL")
+            .default("required")
+            .means("the address of the store, see [its forms](#the-url-of-a-store)")
+            .schema(r##""$ref": "#/$defs/redis_url""##),
+        key("prefix", "1 to 64 letters, digits, `_` `-` `.` `:`")
+            .default("`paceway`")
+            .means("first part of every key. Gateways with different prefixes share nothing")
+            .schema(r##""type": ["string", "null"],
 "default": "paceway",
-"pattern": "^[A-Za-z0-9_.:-]{1,64}$|\\$\\{""##,
-        },
-        KeySpec {
-            name: "timeout",
-            kind: "duration, 1ms to 60s",
-            default: "`50ms`",
-            meaning: "how long a request waits for the store's decision; then `on_failure` decides. It bounds \
-                      the call, not the wait for the slot. For a store that is measured to be slower it grows, \
-                      [up to 500ms](operation.md#when-redis-is-away)",
-            schema: r##""default": "50ms",
+"pattern": "^[A-Za-z0-9_.:-]{1,64}$|\\$\\{""##),
+        key("timeout", "duration, 1ms to 60s")
+            .default("`50ms`")
+            .means("how long a request waits for the store's decision; then `on_failure` decides. It bounds \
+                   the call, not the wait for the slot. For a store that is measured to be slower it grows, \
+                   [up to 500ms](operation.md#when-redis-is-away)")
+            .schema(r##""default": "50ms",
 "examples": ["50ms", "200ms"],
-"$ref": "#/$defs/duration""##,
-        },
-        KeySpec {
-            name: "gateways",
-            kind: "number, 1 to 10000",
-            default: "`1`",
-            meaning: "the least number of gateways that share the store. Without the store each enforces its \
-                      [share](operation.md#when-redis-is-away): the rule divided by this number, or by the \
-                      number that the store last reported if that is larger. Set it where gateways may start \
-                      while the store is away",
-            schema: r##""type": ["integer", "string", "null"],
+"$ref": "#/$defs/duration""##),
+        key("gateways", "number, 1 to 10000")
+            .default("`1`")
+            .means("the least number of gateways that share the store. Without the store each enforces its \
+                   [share](operation.md#when-redis-is-away): the rule divided by this number, or by the \
+                   number that the store last reported if that is larger. Set it where gateways may start \
+                   while the store is away")
+            .schema(r##""type": ["integer", "string", "null"],
 "default": 1,
 "minimum": 1,
 "maximum": 10000,
-"pattern": "^[0-9]+$|\\$\\{""##,
-        },
-        KeySpec {
-            name: "tls",
-            kind: "[certificates](#storetls)",
-            default: "none",
-            meaning: "how the servers of a `rediss://` URL are checked, and the certificate that they are shown",
-            schema: r##""$ref": "#/$defs/store_tls""##,
-        },
-        KeySpec {
-            name: "on_failure",
-            kind: "`share` `allow` `reject`",
-            default: "`share`",
-            meaning: "the behaviour of limiters while the store gives no decisions, see [when Redis is away](operation.md#when-redis-is-away)",
-            schema: r##""default": "share",
-"$ref": "#/$defs/on_failure""##,
-        },
-        KeySpec {
-            name: "on_loss",
-            kind: "`close` `trust`",
-            default: "`close`",
-            meaning: "the behaviour of limiters after the store has lost states, or may have, see [when Redis loses states](operation.md#when-redis-loses-states)",
-            schema: r##""default": "close",
-"$ref": "#/$defs/on_loss""##,
-        },
+"pattern": "^[0-9]+$|\\$\\{""##),
+        key("tls", "[certificates](#storetls)")
+            .means("how the servers of a `rediss://` URL are checked, and the certificate that they are shown")
+            .schema(r##""$ref": "#/$defs/store_tls""##),
+        key("on_failure", "`share` `allow` `reject`")
+            .default("`share`")
+            .means("the behaviour of limiters while the store gives no decisions, see [when Redis is away](operation.md#when-redis-is-away)")
+            .schema(r##""default": "share",
+"$ref": "#/$defs/on_failure""##),
+        key("on_loss", "`close` `trust`")
+            .default("`close`")
+            .means("the behaviour of limiters after the store has lost states, or may have, see [when Redis loses states](operation.md#when-redis-loses-states)")
+            .schema(r##""default": "close",
+"$ref": "#/$defs/on_loss""##),
     ],
     others: &[
         meant(&["ssl"], &["tls"]),

@@ -1,49 +1,36 @@
 //! The keys of certificates: for clients, and for the servers of the store.
 
-use super::spec::{ALWAYS_CHECKED, KeySpec, Keys, elsewhere, meant};
+use super::spec::{ALWAYS_CHECKED, Keys, elsewhere, key, meant};
 
 pub(in crate::config) const TLS: Keys = Keys {
     name: "tls",
     meaning: "Certificates for clients. The gateway then speaks TLS 1.2 and 1.3 only.",
     rules: r##""required": ["cert", "key"]"##,
     specs: &[
-        KeySpec {
-            name: "cert",
-            kind: "file",
-            default: "required",
-            meaning: "PEM: the certificate, then its chain. Shown to callers that name no host (SNI), or none \
-                      of `certificates`",
-            schema: r##""$ref": "#/$defs/file",
-"examples": ["tls/cert.pem"]"##,
-        },
-        KeySpec {
-            name: "key",
-            kind: "file",
-            default: "required",
-            meaning: "PEM: its private key as PKCS #8, PKCS #1 or SEC 1, not encrypted. It may be the same file \
-                      as `cert`",
-            schema: r##""$ref": "#/$defs/file",
-"examples": ["tls/key.pem"]"##,
-        },
-        KeySpec {
-            name: "client_ca",
-            kind: "file",
-            default: "callers show none",
-            meaning: "PEM: certificates of authorities. Callers must show a certificate of one of them; a \
-                      handshake without fails",
-            schema: r##""$ref": "#/$defs/optional_file""##,
-        },
-        KeySpec {
-            name: "certificates",
-            kind: "list of `{ cert, key }`",
-            default: "none",
-            meaning: "at most 1000 more. The gateway reads the names from the certificates; where none fits, it \
-                      uses the first pair",
-            schema: r##""type": ["array", "null"],
+        key("cert", "file")
+            .default("required")
+            .means("PEM: the certificate, then its chain. Shown to callers that name no host (SNI), or none \
+                   of `certificates`")
+            .schema(r##""$ref": "#/$defs/file",
+"examples": ["tls/cert.pem"]"##),
+        key("key", "file")
+            .default("required")
+            .means("PEM: its private key as PKCS #8, PKCS #1 or SEC 1, not encrypted. It may be the same file \
+                   as `cert`")
+            .schema(r##""$ref": "#/$defs/file",
+"examples": ["tls/key.pem"]"##),
+        key("client_ca", "file")
+            .default("callers show none")
+            .means("PEM: certificates of authorities. Callers must show a certificate of one of them; a \
+                   handshake without fails")
+            .schema(r##""$ref": "#/$defs/optional_file""##),
+        key("certificates", "list of `{ cert, key }`")
+            .means("at most 1000 more. The gateway reads the names from the certificates; where none fits, it \
+                   uses the first pair")
+            .schema(r##""type": ["array", "null"],
 "default": [],
 "maxItems": 1000,
-"items": { "$ref": "#/$defs/certificate" }"##,
-        },
+"items": { "$ref": "#/$defs/certificate" }"##),
     ],
     others: &[
         meant(&["certificate", "ssl_certificate", "crt", "chain"], &["cert"]),
@@ -59,20 +46,14 @@ pub(in crate::config) const CERTIFICATE: Keys = Keys {
     meaning: "A certificate and its private key.",
     rules: r##""required": ["cert", "key"]"##,
     specs: &[
-        KeySpec {
-            name: "cert",
-            kind: "file",
-            default: "required",
-            meaning: "PEM: the certificate, then its chain",
-            schema: r##""$ref": "#/$defs/file""##,
-        },
-        KeySpec {
-            name: "key",
-            kind: "file",
-            default: "required",
-            meaning: "PEM: its private key, not encrypted. It may be the same file as `cert`",
-            schema: r##""$ref": "#/$defs/file""##,
-        },
+        key("cert", "file")
+            .default("required")
+            .means("PEM: the certificate, then its chain")
+            .schema(r##""$ref": "#/$defs/file""##),
+        key("key", "file")
+            .default("required")
+            .means("PEM: its private key, not encrypted. It may be the same file as `cert`")
+            .schema(r##""$ref": "#/$defs/file""##),
     ],
     others: &[
         meant(&["certificate", "crt"], &["cert"]),
@@ -86,35 +67,21 @@ pub(in crate::config) const STORE_TLS: Keys = Keys {
     meaning: "How the servers of a `rediss://` URL are checked, and the certificate that they are shown.",
     rules: r##""type": ["object", "null"]"##,
     specs: &[
-        KeySpec {
-            name: "ca",
-            kind: "file",
-            default: "the system's",
-            meaning: "PEM certificates of the authorities that certificates of the servers are checked with",
-            schema: r##""type": ["string", "null"]"##,
-        },
-        KeySpec {
-            name: "cert",
-            kind: "file",
-            default: "none",
-            meaning: "the certificate that the gateway presents to servers that ask for one; it needs `key`",
-            schema: r##""type": ["string", "null"]"##,
-        },
-        KeySpec {
-            name: "key",
-            kind: "file",
-            default: "none",
-            meaning: "PEM: the private key of `cert`",
-            schema: r##""type": ["string", "null"]"##,
-        },
-        KeySpec {
-            name: "server_name",
-            kind: "text",
-            default: "the host",
-            meaning: "the name that certificates of the servers must have. By default it is the host of the \
-                      URL, or the one that Sentinels or the Cluster name, which is usually an address",
-            schema: r##""type": ["string", "null"]"##,
-        },
+        key("ca", "file")
+            .default("the system's")
+            .means("PEM certificates of the authorities that certificates of the servers are checked with")
+            .schema(r##""type": ["string", "null"]"##),
+        key("cert", "file")
+            .means("the certificate that the gateway presents to servers that ask for one; it needs `key`")
+            .schema(r##""type": ["string", "null"]"##),
+        key("key", "file")
+            .means("PEM: the private key of `cert`")
+            .schema(r##""type": ["string", "null"]"##),
+        key("server_name", "text")
+            .default("the host")
+            .means("the name that certificates of the servers must have. By default it is the host of the \
+                   URL, or the one that Sentinels or the Cluster name, which is usually an address")
+            .schema(r##""type": ["string", "null"]"##),
     ],
     others: &[
         meant(&["ca_file", "ca_cert"], &["ca"]),

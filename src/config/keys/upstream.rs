@@ -1,6 +1,6 @@
 //! The keys of an upstream, and of its health checks.
 
-use super::spec::{ALWAYS_CHECKED, KeySpec, Keys, REDIRECT, REMOVE, SET, elsewhere, meant};
+use super::spec::{ALWAYS_CHECKED, Keys, REDIRECT, REMOVE, SET, elsewhere, key, meant};
 
 pub(in crate::config) const UPSTREAM: Keys = Keys {
     name: "upstream",
@@ -10,161 +10,109 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
   { "required": ["urls"], "title": "several addresses" }
 ]"##,
     specs: &[
-        KeySpec {
-            name: "url",
-            kind: "URL",
-            default: "required, or `urls`",
-            meaning: "`http://` or `https://`, with an optional base path that is put before each request's \
-                      path. No credentials, no query. A name with several addresses is used with all of them",
-            schema: r##""$ref": "#/$defs/upstream_url""##,
-        },
-        KeySpec {
-            name: "urls",
-            kind: "list of 1 to 100 URLs",
-            default: "",
-            meaning: "in place of `url`: the addresses of one API that has several. All have one scheme and one \
-                      base path. Each call is sent to the one with the fewest calls under way among those that \
-                      work; at most 64 addresses are used ([http.md](http.md#addresses-of-an-upstream))",
-            schema: r##""type": "array",
+        key("url", "URL")
+            .default("required, or `urls`")
+            .means("`http://` or `https://`, with an optional base path that is put before each request's \
+                   path. No credentials, no query. A name with several addresses is used with all of them")
+            .schema(r##""$ref": "#/$defs/upstream_url""##),
+        key("urls", "list of 1 to 100 URLs")
+            .default("")
+            .means("in place of `url`: the addresses of one API that has several. All have one scheme and one \
+                   base path. Each call is sent to the one with the fewest calls under way among those that \
+                   work; at most 64 addresses are used ([http.md](http.md#addresses-of-an-upstream))")
+            .schema(r##""type": "array",
 "minItems": 1,
 "maxItems": 100,
 "uniqueItems": true,
 "items": { "$ref": "#/$defs/upstream_url" },
-"examples": [["https://a.vendor.example", "https://b.vendor.example"]]"##,
-        },
-        KeySpec {
-            name: "limiters",
-            kind: "list of [charges](#what-a-request-costs)",
-            default: "none",
-            meaning: "charged for every call to this upstream, whatever the route",
-            schema: r##""default": [],
-"$ref": "#/$defs/charges""##,
-        },
-        KeySpec {
-            name: "connect_timeout",
-            kind: "duration, 1ms to 1d",
-            default: "`2s`",
-            meaning: "until a connection is made, TLS included; then the next address is tried. 504 after the \
-                      last address, or after three of these times. A single address that refuses connections is \
-                      [tried again](http.md#addresses-of-an-upstream) until this time has passed. An upstream that has \
-                      been away for longer costs no request more than its own wait budget",
-            schema: r##""default": "2s",
-"$ref": "#/$defs/duration""##,
-        },
-        KeySpec {
-            name: "response_timeout",
-            kind: "duration, 1ms to 1d",
-            default: "`30s`",
-            meaning: "from the slot, or from the last piece of the request's body that the upstream accepted, \
-                      to the head of the response; then 504. The wait for the slot never counts; the body may \
-                      take any time",
-            schema: r##""default": "30s",
-"$ref": "#/$defs/duration""##,
-        },
-        KeySpec {
-            name: "idle_timeout",
-            kind: "duration, 1ms to 1d",
-            default: "`4s`",
-            meaning: "how long a connection is kept without a call. It should be below the upstream's own idle \
-                      time-out (Node: 5 s), so that the upstream never closes one that is about to be used; \
-                      above 60s is a warning",
-            schema: r##""default": "4s",
-"$ref": "#/$defs/duration""##,
-        },
-        KeySpec {
-            name: "pool_size",
-            kind: "number, at most 100000",
-            default: "`1024`",
-            meaning: "HTTP/1.1 connections without a call that the gateway keeps, divided among its workers, at \
-                      least one each; more are closed. `0` makes one for each call",
-            schema: r##""type": ["integer", "string", "null"],
+"examples": [["https://a.vendor.example", "https://b.vendor.example"]]"##),
+        key("limiters", "list of [charges](#what-a-request-costs)")
+            .means("charged for every call to this upstream, whatever the route")
+            .schema(r##""default": [],
+"$ref": "#/$defs/charges""##),
+        key("connect_timeout", "duration, 1ms to 1d")
+            .default("`2s`")
+            .means("until a connection is made, TLS included; then the next address is tried. 504 after the \
+                   last address, or after three of these times. A single address that refuses connections is \
+                   [tried again](http.md#addresses-of-an-upstream) until this time has passed. An upstream that has \
+                   been away for longer costs no request more than its own wait budget")
+            .schema(r##""default": "2s",
+"$ref": "#/$defs/duration""##),
+        key("response_timeout", "duration, 1ms to 1d")
+            .default("`30s`")
+            .means("from the slot, or from the last piece of the request's body that the upstream accepted, \
+                   to the head of the response; then 504. The wait for the slot never counts; the body may \
+                   take any time")
+            .schema(r##""default": "30s",
+"$ref": "#/$defs/duration""##),
+        key("idle_timeout", "duration, 1ms to 1d")
+            .default("`4s`")
+            .means("how long a connection is kept without a call. It should be below the upstream's own idle \
+                   time-out (Node: 5 s), so that the upstream never closes one that is about to be used; \
+                   above 60s is a warning")
+            .schema(r##""default": "4s",
+"$ref": "#/$defs/duration""##),
+        key("pool_size", "number, at most 100000")
+            .default("`1024`")
+            .means("HTTP/1.1 connections without a call that the gateway keeps, divided among its workers, at \
+                   least one each; more are closed. `0` makes one for each call")
+            .schema(r##""type": ["integer", "string", "null"],
 "default": 1024,
 "minimum": 0,
 "maximum": 100000,
-"pattern": "^[0-9]+$|\\$\\{""##,
-        },
-        KeySpec {
-            name: "http2",
-            kind: "switch",
-            default: "`off`",
-            meaning: "the gateway speaks HTTP/2 to the upstream, which gRPC needs: with https by ALPN, and \
-                      HTTP/1.1 where the upstream does not choose HTTP/2; with http by prior knowledge. Such an \
-                      upstream gets [no upgrades](http.md#websockets-and-other-upgrades)",
-            schema: r##""default": false,
-"$ref": "#/$defs/switch""##,
-        },
-        KeySpec {
-            name: "health",
-            kind: "[checks](#health)",
-            default: "none",
-            meaning: "requests of the gateway's own by which it learns which addresses work; they pass no limiter",
-            schema: r##""anyOf": [{ "title": "checks", "$ref": "#/$defs/health" }, { "type": "null" }]"##,
-        },
-        KeySpec {
-            name: "ca",
-            kind: "file",
-            default: "the system's",
-            meaning: "https: PEM certificates of the authorities that sign its certificate, in place of those \
-                      of the system",
-            schema: r##""$ref": "#/$defs/optional_file""##,
-        },
-        KeySpec {
-            name: "client_cert",
-            kind: "`{ cert, key }`, or a file",
-            default: "none",
-            meaning: "https: the certificate that the gateway presents to an upstream that asks for one; one \
-                      PEM file may hold both",
-            schema: r##""anyOf": [
+"pattern": "^[0-9]+$|\\$\\{""##),
+        key("http2", "switch")
+            .default("`off`")
+            .means("the gateway speaks HTTP/2 to the upstream, which gRPC needs: with https by ALPN, and \
+                   HTTP/1.1 where the upstream does not choose HTTP/2; with http by prior knowledge. Such an \
+                   upstream gets [no upgrades](http.md#websockets-and-other-upgrades)")
+            .schema(r##""default": false,
+"$ref": "#/$defs/switch""##),
+        key("health", "[checks](#health)")
+            .means("requests of the gateway's own by which it learns which addresses work; they pass no limiter")
+            .schema(r##""anyOf": [{ "title": "checks", "$ref": "#/$defs/health" }, { "type": "null" }]"##),
+        key("ca", "file")
+            .default("the system's")
+            .means("https: PEM certificates of the authorities that sign its certificate, in place of those \
+                   of the system")
+            .schema(r##""$ref": "#/$defs/optional_file""##),
+        key("client_cert", "`{ cert, key }`, or a file")
+            .means("https: the certificate that the gateway presents to an upstream that asks for one; one \
+                   PEM file may hold both")
+            .schema(r##""anyOf": [
   { "title": "one file", "$ref": "#/$defs/file" },
   { "title": "two files", "$ref": "#/$defs/certificate" },
   { "type": "null" }
-]"##,
-        },
-        KeySpec {
-            name: "server_name",
-            kind: "text",
-            default: "the host of the URL",
-            meaning: "https: the name that is asked for (SNI) and that its certificate must have",
-            schema: r##""type": ["string", "null"],
-"pattern": "^[A-Za-z0-9._-]+$|^[0-9A-Fa-f:.]+$|\\$\\{""##,
-        },
-        KeySpec {
-            name: "preserve_host",
-            kind: "switch",
-            default: "`off`",
-            meaning: "the upstream gets the host that the caller asked for in place of that of its URL",
-            schema: r##""default": false,
-"$ref": "#/$defs/switch""##,
-        },
-        KeySpec {
-            name: "forwarded",
-            kind: "switch",
-            default: "`off`",
-            meaning: "the upstream gets `Forwarded` (RFC 7239) beside `X-Forwarded-For`, `-Proto`, `-Host` and \
-                      `-Port`",
-            schema: r##""default": "off",
-"$ref": "#/$defs/switch""##,
-        },
-        KeySpec {
-            name: "headers",
-            kind: "[changes](#headers)",
-            default: "none",
-            meaning: "changes to the headers of each call to it",
-            schema: r##""$ref": "#/$defs/optional_headers""##,
-        },
-        KeySpec {
-            name: "throttle",
-            kind: "`on` `off`, or [rules](#throttle)",
-            default: "`on`",
-            meaning: "how it says \"slow down\", and what then happens: its refusals pause limiters, and refused \
-                      requests are sent again within their budget. `off` passes refusals on and does nothing else",
-            schema: r##""default": "on",
+]"##),
+        key("server_name", "text")
+            .default("the host of the URL")
+            .means("https: the name that is asked for (SNI) and that its certificate must have")
+            .schema(r##""type": ["string", "null"],
+"pattern": "^[A-Za-z0-9._-]+$|^[0-9A-Fa-f:.]+$|\\$\\{""##),
+        key("preserve_host", "switch")
+            .default("`off`")
+            .means("the upstream gets the host that the caller asked for in place of that of its URL")
+            .schema(r##""default": false,
+"$ref": "#/$defs/switch""##),
+        key("forwarded", "switch")
+            .default("`off`")
+            .means("the upstream gets `Forwarded` (RFC 7239) beside `X-Forwarded-For`, `-Proto`, `-Host` and \
+                   `-Port`")
+            .schema(r##""default": "off",
+"$ref": "#/$defs/switch""##),
+        key("headers", "[changes](#headers)")
+            .means("changes to the headers of each call to it")
+            .schema(r##""$ref": "#/$defs/optional_headers""##),
+        key("throttle", "`on` `off`, or [rules](#throttle)")
+            .default("`on`")
+            .means("how it says \"slow down\", and what then happens: its refusals pause limiters, and refused \
+                   requests are sent again within their budget. `off` passes refusals on and does nothing else")
+            .schema(r##""default": "on",
 "anyOf": [
   { "title": "on or off", "$ref": "#/$defs/switch" },
   { "title": "rules", "$ref": "#/$defs/throttle" },
   { "type": "null" }
-]"##,
-        },
+]"##),
     ],
     others: &[
         meant(&["servers", "targets", "endpoints", "addresses"], &["urls"]),
@@ -203,45 +151,33 @@ pub(in crate::config) const HEALTH: Keys = Keys {
     meaning: "Health checks of an upstream's addresses: a GET that has to be answered with 2xx or 3xx within `every`, or 10s.",
     rules: r##""required": ["path"]"##,
     specs: &[
-        KeySpec {
-            name: "path",
-            kind: "path",
-            default: "required",
-            meaning: "the path that each address is asked for, with its query. The base path of the URL is not put before it",
-            schema: r##""type": "string",
+        key("path", "path")
+            .default("required")
+            .means("the path that each address is asked for, with its query. The base path of the URL is not put before it")
+            .schema(r##""type": "string",
 "pattern": "^/[^#\\s]*$|\\$\\{",
-"examples": ["/healthz"]"##,
-        },
-        KeySpec {
-            name: "every",
-            kind: "duration, 100ms to 1h",
-            default: "`5s`",
-            meaning: "the time between two checks of one address",
-            schema: r##""default": "5s",
-"$ref": "#/$defs/duration""##,
-        },
-        KeySpec {
-            name: "healthy",
-            kind: "number, 1 to 100",
-            default: "`2`",
-            meaning: "how many checks in a row must pass until an address gets requests again",
-            schema: r##""type": ["integer", "string", "null"],
+"examples": ["/healthz"]"##),
+        key("every", "duration, 100ms to 1h")
+            .default("`5s`")
+            .means("the time between two checks of one address")
+            .schema(r##""default": "5s",
+"$ref": "#/$defs/duration""##),
+        key("healthy", "number, 1 to 100")
+            .default("`2`")
+            .means("how many checks in a row must pass until an address gets requests again")
+            .schema(r##""type": ["integer", "string", "null"],
 "default": 2,
 "minimum": 1,
 "maximum": 100,
-"pattern": "^[0-9]+$|\\$\\{""##,
-        },
-        KeySpec {
-            name: "unhealthy",
-            kind: "number, 1 to 100",
-            default: "`3`",
-            meaning: "how many checks in a row must fail until an address gets no requests",
-            schema: r##""type": ["integer", "string", "null"],
+"pattern": "^[0-9]+$|\\$\\{""##),
+        key("unhealthy", "number, 1 to 100")
+            .default("`3`")
+            .means("how many checks in a row must fail until an address gets no requests")
+            .schema(r##""type": ["integer", "string", "null"],
 "default": 3,
 "minimum": 1,
 "maximum": 100,
-"pattern": "^[0-9]+$|\\$\\{""##,
-        },
+"pattern": "^[0-9]+$|\\$\\{""##),
     ],
     others: &[
         meant(&["uri", "url"], &["path"]),
