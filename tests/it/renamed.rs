@@ -1,7 +1,8 @@
 //! A change of the configuration gives rates of a limiter other states. No permit is granted a second time for it.
 
-use crate::support::{Gateway, Redis, Upstream};
+use crate::support::{Gateway, Redis, Upstream, eventually};
 use rstest::rstest;
+use serde_json::Value;
 
 fn yaml(store: &str, upstream: &Upstream, rule: &str, route: &str) -> String {
     format!(
@@ -98,7 +99,7 @@ async fn a_change_that_forgets_what_was_used_is_in_the_log() {
     let gateway = Gateway::start(&yaml("memory", &upstream, keyed, "a")).await;
     gateway.rewrite(&yaml("memory", &upstream, &keyed.replace("x-shop", "x-user"), "a"));
     assert_eq!(gateway.reload().await.status, 200);
-    let lines = gateway.events();
-    let line = lines.iter().find(|line| line["limiter"] == "a").expect("a line");
+    let is_meant = |line: &Value| line["limiter"] == "a";
+    let line = eventually("the line", async || gateway.events().into_iter().find(is_meant)).await;
     assert!(line["message"].as_str().is_some_and(|said| said.contains("new states")), "{line}");
 }
