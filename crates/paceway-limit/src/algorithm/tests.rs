@@ -26,24 +26,32 @@ pub(crate) fn cases(default: u32) -> ProptestConfig {
     }
 }
 
-/// A request of the tests of one algorithm, and which of the last grants is given back.
+/// A request of the tests of one algorithm, which waits for another limiter for the time `from`.
 #[derive(Debug, Clone)]
 pub(crate) struct Step {
     pub(crate) after: Micros,
+    pub(crate) from: Micros,
     pub(crate) cost: i64,
     pub(crate) budget: Micros,
+    /// Which of the last grants is given back.
     pub(crate) gives_back: Option<usize>,
+    /// Which of three rules the request uses, in tests with several.
+    pub(crate) rule: usize,
 }
 
 /// Requests at most `longest` µs apart.
 pub(crate) fn steps(longest: Micros) -> impl Strategy<Value = Vec<Step>> {
     let budget = prop_oneof![Just(0), 0..4 * longest];
-    let step = (0..longest, 1..4i64, budget, prop::option::weighted(0.3, 0..6usize));
-    let step = step.prop_map(move |(after, cost, budget, gives_back)| Step {
+    let from = prop_oneof![2 => Just(0), 1 => 0..3 * longest];
+    let gives_back = prop::option::weighted(0.3, 0..6usize);
+    let step = (0..longest, from, 1..4i64, budget, gives_back, 0..3usize);
+    let step = step.prop_map(move |(after, from, cost, budget, gives_back, rule)| Step {
         after: after * after / longest,
+        from,
         cost,
         budget,
         gives_back,
+        rule,
     });
     prop::collection::vec(step, 1..60)
 }

@@ -1,10 +1,7 @@
 mod laws;
 
 use super::*;
-use crate::algorithm::{
-    MAX_BUDGET, MAX_HOLES, Open as AnyOpen,
-    reserve::{self, Want},
-};
+use crate::algorithm::{MAX_BUDGET, MAX_HOLES};
 use rstest::rstest;
 use std::collections::HashMap;
 
@@ -137,30 +134,6 @@ fn nothing_is_given_back_twice_or_late_or_to_another_state() {
     limiter.ask(T0 + 2 * SECOND, 2, 0).expect("granted");
     let wrong = Grant { whole: T0 + 2 * SECOND, ..grants[3] };
     assert!(!limiter.refund(T0 + 2 * SECOND, wrong, 1), "another state");
-}
-
-#[test]
-fn a_request_with_a_slow_limiter_leaves_the_fast_one_to_others() {
-    let mut slow = AnyOpen::FixedWindow(Open::new(None, T0, rule(1, 10 * SECOND)));
-    let mut fast = AnyOpen::FixedWindow(Open::new(None, T0, rule(5, SECOND)));
-    let mut both = |budget| {
-        let mut wants = [
-            Want { open: &mut slow, cost: 1, enforce: true, gate: None },
-            Want { open: &mut fast, cost: 1, enforce: true, gate: None },
-        ];
-        reserve::decide(&mut wants, budget, None)
-    };
-    assert_eq!(both(0).at, 0);
-    assert_eq!(both(60 * SECOND).at, 10 * SECOND);
-    assert_eq!(both(60 * SECOND).at, 20 * SECOND);
-    assert_eq!(both(0).parts, None);
-    let mut grants = || {
-        let (at, start) = fast.earliest(0, 1);
-        fast.take(start, 1);
-        at
-    };
-    let now: Vec<_> = (0..6).map(|_| grants()).collect();
-    assert_eq!(now, [0, 0, 0, 0, SECOND, SECOND]);
 }
 
 #[test]

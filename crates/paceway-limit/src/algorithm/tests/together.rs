@@ -1,6 +1,10 @@
 //! Limiters of all kinds, alone and several in one request.
 
 use super::*;
+use rstest::rstest;
+use std::ops::RangeInclusive;
+
+const SECOND: Micros = 1_000_000;
 
 #[derive(Debug, Clone)]
 struct Step {
@@ -164,6 +168,61 @@ proptest! {
     }
 }
 
+#[rstest]
+#[case::token_bucket(
+    Limiter::token_bucket(1, 10 * SECOND, 1),
+    Limiter::token_bucket(5, SECOND, 5),
+    [0, 0, 0, 0, 200_000, 400_000]
+)]
+#[case::fixed_window(
+    Limiter::fixed_window(1, 10 * SECOND),
+    Limiter::fixed_window(5, SECOND),
+    [0, 0, 0, 0, SECOND, SECOND]
+)]
+fn a_request_with_a_slow_limiter_leaves_the_fast_one_to_others(
+    #[case] mut slow: Limiter,
+    #[case] mut fast: Limiter,
+    #[case] waits: [Micros; 6],
+) {
+    let mut both = |budget| decide(&mut [&mut slow, &mut fast], T0, 1, budget);
+    assert_eq!(both(0).at, 0);
+    assert_eq!(both(60 * SECOND).at, 10 * SECOND);
+    assert_eq!(both(60 * SECOND).at, 20 * SECOND);
+    assert_eq!(both(0).parts, None);
+    // One of five went at once; what is reserved for later takes nothing away from now.
+    let asked = [(); 6].map(|()| fast.ask(T0, 1, MAX_BUDGET).expect("granted").0 - T0);
+    assert_eq!(asked, waits);
+}
+
+/// Requests that wait for a slow limiter for 100 s leave the rest of the fast one to those that need only that.
+#[rstest]
+#[case::token_bucket(
+    Limiter::token_bucket(10, SECOND, 1),
+    Limiter::token_bucket(100, SECOND, 10),
+    1_000,
+    8_100..=8_120
+)]
+// 9000 without the 500 of the warm-up, and without two or three a second that were granted when the limiter was cold.
+#[case::warm_up(
+    Limiter::leaky_bucket(1, SECOND, 0, None),
+    Limiter::warm_up(100, SECOND, 10 * SECOND, 3.0),
+    100,
+    8_150..=8_499
+)]
+fn many_that_wait_for_a_slow_limiter_leave_the_fast_one_to_others(
+    #[case] mut slow: Limiter,
+    #[case] mut fast: Limiter,
+    #[case] waiting: i64,
+    #[case] expected: RangeInclusive<usize>,
+) {
+    for i in 0..waiting {
+        let reserved = decide(&mut [&mut slow, &mut fast], T0, 1, MAX_BUDGET);
+        assert_eq!(reserved.at, i * 100 * SECOND / waiting);
+    }
+    let granted = (0..).take_while(|_| fast.ask(T0, 1, 90 * SECOND).is_ok()).count();
+    assert!(expected.contains(&granted), "{granted}");
+}
+
 /// The steps of one limiter, whose permits take some ten to some hundred µs.
 fn alone() -> impl Strategy<Value = Vec<super::Step>> {
     super::steps(900)
@@ -215,7 +274,7 @@ proptest! {
         steps in alone(),
     ) {
         let mut now = T0;
-        for super::Step { after, cost, budget, gives_back } in steps {
+        for super::Step { after, cost, budget, gives_back, .. } in steps {
             now += after;
             let before = limiter.clone();
             if let Ok((at, grant)) = limiter.ask(now, cost, budget) && gives_back.is_some() && at > now {

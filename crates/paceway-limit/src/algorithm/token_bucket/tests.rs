@@ -138,55 +138,6 @@ fn nothing_is_given_back_twice_or_late_or_to_another_state() {
 }
 
 #[test]
-fn a_request_with_a_slow_limiter_leaves_the_fast_one_to_others() {
-    let mut slow = AnyOpen::TokenBucket(Open::new(None, T0, rule(1, 10 * SECOND, 1)));
-    let mut fast = AnyOpen::TokenBucket(Open::new(None, T0, rule(5, SECOND, 5)));
-    let mut both = |budget| {
-        let mut wants = [
-            Want { open: &mut slow, cost: 1, enforce: true, gate: None },
-            Want { open: &mut fast, cost: 1, enforce: true, gate: None },
-        ];
-        reserve::decide(&mut wants, budget, None)
-    };
-    assert_eq!(both(0).at, 0);
-    assert_eq!(both(60 * SECOND).at, 10 * SECOND);
-    assert_eq!(both(60 * SECOND).at, 20 * SECOND);
-    assert_eq!(both(0).parts, None);
-    // One of five went at once; what is reserved for later takes nothing away from now.
-    let mut grants = |from: Micros| {
-        let (at, start) = fast.earliest(from, 1);
-        fast.take(start, 1);
-        at
-    };
-    let now: Vec<_> = (0..6).map(|_| grants(0)).collect();
-    assert_eq!(now, [0, 0, 0, 0, 200_000, 400_000]);
-}
-
-#[test]
-fn a_thousand_who_wait_for_a_slow_limiter_leave_the_fast_one_to_others() {
-    let mut slow = AnyOpen::TokenBucket(Open::new(None, T0, rule(10, SECOND, 1)));
-    let mut fast = AnyOpen::TokenBucket(Open::new(None, T0, rule(100, SECOND, 10)));
-    for i in 0..1000 {
-        let mut wants = [
-            Want { open: &mut slow, cost: 1, enforce: true, gate: None },
-            Want { open: &mut fast, cost: 1, enforce: true, gate: None },
-        ];
-        assert_eq!(reserve::decide(&mut wants, MAX_BUDGET, None).at, i * SECOND / 10);
-    }
-    // They use a tenth of it; the rest of 100 s is free for requests that need only the fast one.
-    let mut granted = 0;
-    loop {
-        let (at, start) = fast.earliest(0, 1);
-        if at > 90 * SECOND {
-            break;
-        }
-        fast.take(start, 1);
-        granted += 1;
-    }
-    assert!((8_100..=8_120).contains(&granted), "{granted}");
-}
-
-#[test]
 fn an_observing_limiter_changes_nothing_for_the_others() {
     let mut strict = AnyOpen::TokenBucket(Open::new(None, T0, rule(1, SECOND, 1)));
     let mut loose = AnyOpen::TokenBucket(Open::new(None, T0, rule(100, SECOND, 100)));

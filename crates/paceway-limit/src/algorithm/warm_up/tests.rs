@@ -1,6 +1,6 @@
 use super::*;
 use crate::algorithm::{
-    LeakyBucket, MAX_HOLES, Open as AnyOpen, State as AnyState, leaky_bucket,
+    MAX_HOLES, Open as AnyOpen, State as AnyState,
     reserve::{self, Reserved, Want},
 };
 use proptest::prelude::*;
@@ -262,35 +262,6 @@ fn those_who_leave_a_warm_limiter_leave_it_warm() {
         assert!(limiter.refund(T0, *grant, 1));
     }
     assert_eq!(limiter.open(T0).cold, 0);
-}
-
-#[test]
-fn who_waits_for_a_slow_limiter_leaves_it_to_others_who_warm_it_up() {
-    let mut slow = AnyOpen::LeakyBucket(leaky_bucket::Open::new(
-        None,
-        T0,
-        LeakyBucket::new(1, SECOND, 0, None).expect("a rule"),
-    ));
-    let mut fast = AnyOpen::WarmUp(Open::new(None, T0, rule(100, SECOND, 10 * SECOND, 3.0)));
-    for i in 0..100 {
-        let mut wants = [
-            Want { open: &mut slow, cost: 1, enforce: true, gate: None },
-            Want { open: &mut fast, cost: 1, enforce: true, gate: None },
-        ];
-        assert_eq!(reserve::decide(&mut wants, MAX_BUDGET, None).at, i * SECOND);
-    }
-    let mut granted = 0;
-    loop {
-        let (at, start) = fast.earliest(0, 1);
-        if at > 90 * SECOND {
-            break;
-        }
-        fast.take(start, 1);
-        granted += 1;
-    }
-    // 9000 without the 500 of the warm-up, and without two or three a second that were granted when the
-    // limiter was cold.
-    assert!((8_150..8_500).contains(&granted), "{granted}");
 }
 
 #[test]

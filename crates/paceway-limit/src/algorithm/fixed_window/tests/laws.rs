@@ -1,6 +1,7 @@
 //! The laws of a fixed window as properties, compared with models that search by brute force.
 
 use super::*;
+use crate::algorithm::tests::{Step, cases, steps};
 use proptest::prelude::*;
 
 /// A model that keeps every grant that was not refunded: obviously the rule, and obviously slow.
@@ -45,41 +46,13 @@ fn brute_force_beside(
     (from..).find(fits).expect("some instant")
 }
 
-#[derive(Debug, Clone)]
-struct Step {
-    after: Micros,
-    cost: i64,
-    budget: Micros,
-    /// Waits for another limiter that long.
-    from: Micros,
-    /// Which rule it uses, in tests with several.
-    rule: usize,
-    gives_back: Option<usize>,
-}
-
-fn steps(longest: Micros) -> impl Strategy<Value = Vec<Step>> {
-    let budget = prop_oneof![Just(0), 0..4 * longest];
-    let from = prop_oneof![2 => Just(0), 1 => 0..3 * longest];
-    let gives_back = prop::option::weighted(0.4, 0..6usize);
-    let step = (0..longest, 1..4i64, budget, from, 0..3usize, gives_back);
-    let step = step.prop_map(move |(after, cost, budget, from, rule, gives_back)| Step {
-        after: after * after / longest,
-        cost,
-        budget,
-        from,
-        rule,
-        gives_back,
-    });
-    prop::collection::vec(step, 1..60)
-}
-
 /// A rule whose windows are short enough to search by brute force.
 fn small() -> impl Strategy<Value = FixedWindow> {
     (4..9i64, 1..40i64).prop_map(|(count, period)| FixedWindow { count, period })
 }
 
 proptest! {
-    #![proptest_config(crate::algorithm::tests::cases(512))]
+    #![proptest_config(cases(512))]
 
     #[test]
     fn first_fit_is_what_brute_force_finds(rule in small(), steps in steps(60)) {
@@ -126,7 +99,7 @@ proptest! {
             let (at, grant) = limiter.ask(T0, 1, 0).expect("granted");
             grants.push(Granted { at, cost: 1, grant, rule, step: 1_000 + step });
         }
-        for (step, Step { after, cost, budget, from, rule, gives_back }) in steps.into_iter().enumerate() {
+        for (step, Step { after, from, cost, budget, gives_back, rule }) in steps.into_iter().enumerate() {
             now += after;
             if let Some(i) = gives_back.filter(|i| i + 4 < grants.len()) {
                 let gift = grants[grants.len() - 1 - i];
@@ -162,7 +135,7 @@ proptest! {
         let mut limiter = Limiter::new(1_000, 1_000 * SECOND);
         limiter.ask(T0, 1, 0).expect("granted");
         let (mut grants, mut now, mut since) = (Vec::<Granted>::new(), T0, HashMap::new());
-        for (step, Step { after, cost, budget, from, rule, gives_back }) in steps.into_iter().enumerate() {
+        for (step, Step { after, from, cost, budget, gives_back, rule }) in steps.into_iter().enumerate() {
             now += after;
             if let Some(i) = gives_back.filter(|i| *i < grants.len()) {
                 let gift = grants[grants.len() - 1 - i];

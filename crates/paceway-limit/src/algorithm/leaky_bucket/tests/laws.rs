@@ -40,7 +40,7 @@ proptest! {
         let grid = if gaps { per } else { 1 };
         let mut bucket = limiter(rule);
         let (mut grants, mut now) = (Vec::<(Micros, i64, Grant)>::new(), T0);
-        for (Step { after, cost, budget, gives_back }, later) in steps.into_iter().zip(later) {
+        for (Step { after, cost, budget, gives_back, .. }, later) in steps.into_iter().zip(later) {
             now += after / grid * grid;
             let from = later * per;
             let waiting: Vec<_> = (0..grants.len()).filter(|i| grants[*i].0 >= now).collect();
@@ -69,7 +69,7 @@ proptest! {
     fn never_too_many_whatever_is_given_back(rule in odd(), steps in steps(900), waits in prop::bool::ANY) {
         let mut bucket = limiter(rule);
         let (mut grants, mut now) = (Vec::new(), T0);
-        for Step { after, cost, budget, gives_back } in steps {
+        for Step { after, cost, budget, gives_back, .. } in steps {
             now += after;
             if let Ok((at, grant)) = bucket.ask(now, cost, budget) {
                 grants.push((at, cost, grant));

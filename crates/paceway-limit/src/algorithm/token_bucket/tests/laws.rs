@@ -66,7 +66,7 @@ proptest! {
     fn what_was_never_used_may_be_given_back_at_any_time(rule in any(), steps in steps(900)) {
         let mut bucket = Bucket { rule, state: None };
         let (mut grants, mut now) = (Vec::new(), T0);
-        for Step { after, cost, budget, gives_back } in steps {
+        for Step { after, cost, budget, gives_back, .. } in steps {
             now += after;
             if let Some(i) = gives_back.filter(|i| *i < grants.len()) {
                 let (_, cost, grant) = grants.remove(grants.len() - 1 - i);

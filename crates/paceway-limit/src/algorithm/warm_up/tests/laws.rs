@@ -106,7 +106,7 @@ proptest! {
     ) {
         let mut limiter = Limiter::new(rule);
         let (mut grants, mut now) = (Vec::new(), T0);
-        for (Step { after, cost, budget, gives_back }, from) in steps.into_iter().zip(later) {
+        for (Step { after, cost, budget, gives_back, .. }, from) in steps.into_iter().zip(later) {
             now += after;
             if from > 0 {
                 let (at, grant) = limiter.take_from(now, from, cost);
