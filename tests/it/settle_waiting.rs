@@ -1,9 +1,12 @@
 //! Permits that requests reserved and did not use let waiting requests move up, over all gateways of a Redis.
 
-use crate::support::{Call, Gateway, Redis, Upstream, reply};
+use crate::support::{Gateway, Redis, Upstream, eventually, reply};
 use rstest::rstest;
 use std::{sync::Arc, time::Duration};
-use tokio::time::{Instant, timeout};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
 
 /// A vendor has 6000 tokens for 10 s; each request reserves 1000 of them and uses 300. Six requests fit into the reserves, and
 /// twenty into the quota: what the first six do not use lets others follow at once, whichever gateway they wait in.
@@ -14,7 +17,11 @@ async fn requests_wait_for_tokens_that_are_used_and_not_for_those_that_were_rese
     #[values("", ", fair: { by: '{query.team}' }")] fair: &str,
 ) {
     let redis = Redis::start();
-    let upstream = Upstream::start(|_: &Call| reply("200 OK", &[("X-Cost", "300")], "")).await;
+    let gate = Arc::new(Semaphore::new(0));
+    let upstream = {
+        let gate = gate.clone();
+        Upstream::start(move |_| reply("200 OK", &[("X-Cost", "300")], "").behind(&gate)).await
+    };
     let yaml = format!(
         "store: {{ url: \"{}\" }}\nupstream: {}\n\
          limiters: {{ tokens: {{ algorithm: {algorithm}, rate: 6000/10s{fair} }}, calls: 100/s }}\n\
@@ -27,14 +34,24 @@ async fn requests_wait_for_tokens_that_are_used_and_not_for_those_that_were_rese
     let yaml = if fair.is_empty() { yaml } else { yaml.replace("[calls, {", "[{") };
     let gateways = [Arc::new(Gateway::start(&yaml).await), Arc::new(Gateway::start(&yaml).await)];
     let start = Instant::now();
-    let requests = (0..24).map(|i| {
-        let gateway = gateways[i % 2].clone();
-        tokio::spawn(async move {
+    let mut requests = Vec::new();
+    // The requests that give permits back are those of another gateway than the ones that wait.
+    for i in 0..24 {
+        let gateway = gateways[usize::from(i >= 6)].clone();
+        requests.push(tokio::spawn(async move {
             let answer = gateway.get("/x?team=a").await;
             (answer.status, start.elapsed())
+        }));
+        eventually("the request has its slot", async || {
+            let mut known = upstream.calls().len() as f64;
+            for gateway in &gateways {
+                known += gateway.metric("paceway_waiting", &[]).await;
+            }
+            (known == f64::from(i + 1)).then_some(())
         })
-    });
-    let requests: Vec<_> = requests.collect();
+        .await;
+    }
+    gate.add_permits(24);
     let mut times = Vec::new();
     for request in requests {
         let answer = timeout(Duration::from_secs(60), request).await.expect("an answer in time");

@@ -157,9 +157,8 @@ local function remaining(open)
   return math.max(least, 0)
 end
 
-function sliding_window.is_taken_after(open, next)
-  return not open.fresh and last_of_all(open) > open.now + next
-end
+-- The permits of a waiting request may be what leaves no room for it earlier, and none for others before its slot.
+function sliding_window.is_taken_after(open) return not open.fresh and last_of_all(open) > open.now end
 
 -- remaining, next, reset_after
 function sliding_window.level(open)

@@ -117,7 +117,6 @@ local function publish(state)
     is_taken = is_taken_after(algorithm, open, next)
   end
   if is_taken then
-    -- The permits of a waiting request itself may be what leaves no room for it earlier in a window.
     if algorithm.kind == 83 then next = 0 end
     redis.pcall('PUBLISH', 'paceway:call:pauses' .. (ARGV[5] or ''), string.format('%s %.0f free', state.key, next))
   end
