@@ -73,8 +73,9 @@ test-tools:
 fuzz-tools:
 	@deploy/tools/install.sh c++:g++
 
+# Not optimized: it builds in a minute on two cores, and checks in a few seconds.
 lint-tools:
-	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny@0.20.2
+	@command -v cargo-deny >/dev/null || $(CARGO) install --locked --debug cargo-deny@0.20.2
 
 # Not optimized, and without the parts that serve and watch: it builds in 70 s on two cores, and the site in 3 s.
 docs-tools:
