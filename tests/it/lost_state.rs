@@ -23,7 +23,7 @@ const RATE: f64 = 40.0;
 
 fn config(redis: &Redis, upstream: &Upstream) -> String {
     format!(
-        "store: {{ url: \"{}\", timeout: 2s, on_failure: reject }}
+        "store: {{ url: \"{}\", timeout: 10s, on_failure: reject }}
 workers: 2
 upstream: {}
 limiters: {{ it: {{ rate: 40/s, burst: 40 }} }}
@@ -160,7 +160,7 @@ async fn who_holds_a_permit_keeps_it_and_nobody_gets_another() {
     let behind = gate.clone();
     let upstream = Upstream::start(move |_| Reply::ok().behind(&behind)).await;
     let yaml = format!(
-        "store: {{ url: \"{}\", timeout: 2s }}
+        "store: {{ url: \"{}\", timeout: 10s }}
 upstream: {}
 limiters: {{ places: {{ algorithm: concurrency, max: 1, lease: 3s }} }}
 routes: [{{ name: it, suffix: /it, limiters: [places], max_wait: 5min }}]
@@ -214,7 +214,7 @@ routes: [{ suffix: /it, limiters: [it] }, { suffix: /other, limiters: [other] }]
 async fn evicted_states_are_lost_and_closed() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let yaml = format!(
-        "store: {{ url: \"{}\", timeout: 2s, on_failure: reject }}\nupstream: {}\n{THREE}",
+        "store: {{ url: \"{}\", timeout: 10s, on_failure: reject }}\nupstream: {}\n{THREE}",
         redis.url(),
         upstream.url()
     );
@@ -240,7 +240,7 @@ async fn a_node_that_evicts_closes_its_own_limiters() {
     cluster.bring(it, 0).await;
     cluster.bring(other, 1).await;
     let yaml = format!(
-        "store: {{ url: \"{}\", timeout: 2s, on_failure: reject }}\nupstream: {}\n{THREE}",
+        "store: {{ url: \"{}\", timeout: 10s, on_failure: reject }}\nupstream: {}\n{THREE}",
         cluster.url(),
         upstream.url()
     );

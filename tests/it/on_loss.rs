@@ -7,7 +7,7 @@ use serde_json::Value;
 
 fn yaml(redis: &Redis, upstream: &Upstream) -> String {
     format!(
-        "store: {{ url: \"{}\", timeout: 2s, on_failure: reject, on_loss: trust }}
+        "store: {{ url: \"{}\", timeout: 10s, on_failure: reject, on_loss: trust }}
 upstream: {}
 limiters:
   trusting: {{ algorithm: fixed_window, rate: 3/day }}

@@ -365,9 +365,9 @@ fn with_defaults(yaml: &str) -> String {
 fn with_patience(line: &str) -> String {
     let store = line.strip_prefix("store: ").filter(|store| !store.contains("timeout: "));
     match store.map(str::trim) {
-        Some(store) if store.starts_with('{') => line.replacen('{', "{ timeout: 2s, ", 1),
+        Some(store) if store.starts_with('{') => line.replacen('{', "{ timeout: 5s, ", 1),
         Some(url) if url.contains("://") => {
-            format!("store: {{ url: \"{}\", timeout: 2s }}\n", url.trim_matches('"'))
+            format!("store: {{ url: \"{}\", timeout: 5s }}\n", url.trim_matches('"'))
         }
         _ => line.to_owned(),
     }
