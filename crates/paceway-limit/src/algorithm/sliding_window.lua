@@ -84,7 +84,7 @@ end
 function sliding_window.refund(open, at, _, born, _, cost)
   if open.fresh or born ~= open.born then return false end
   local ahead, now, span = open.ahead, open.now, math.max(open.rule.span, open.span)
-  open.first_at = nil
+  open.first_at, open.refunded = nil, math.min(open.refunded or at, at)
   for i = 1, #ahead, 2 do
     if ahead[i] == at and ahead[i + 1] >= cost then
       ahead[i + 1] = ahead[i + 1] - cost
@@ -158,7 +158,9 @@ local function remaining(open)
 end
 
 -- The permits of a waiting request may be what leaves no room for it earlier, and none for others before its slot.
-function sliding_window.is_taken_after(open) return not open.fresh and last_of_all(open) > open.now end
+function sliding_window.is_taken_after(open)
+  return not open.fresh and last_of_all(open) > math.max(open.now, open.refunded or 0)
+end
 
 -- remaining, next, reset_after
 function sliding_window.level(open)
