@@ -244,7 +244,7 @@ pub(super) async fn levels_of<'a>(
     let mut levels = Vec::with_capacity(asked.len());
     for (plan, answers) in asked {
         let has_level = !answers.is_empty();
-        let own = each(answers).await;
+        let own = await_levels(answers).await;
         levels.push((plan, has_level.then_some(own)));
     }
     levels
@@ -286,10 +286,10 @@ pub(super) fn pauses(admin: &Admin) -> impl Iterator<Item = (&LimiterPlan, f64)>
 }
 
 async fn levels_at(admin: &Admin, checks: &[Check]) -> std::result::Result<Vec<Level>, StoreError> {
-    each(checks.iter().map(|check| admin.store.look(check)).collect()).await
+    await_levels(checks.iter().map(|check| admin.store.look(check)).collect()).await
 }
 
-async fn each(answers: Vec<Answer<Level>>) -> std::result::Result<Vec<Level>, StoreError> {
+async fn await_levels(answers: Vec<Answer<Level>>) -> std::result::Result<Vec<Level>, StoreError> {
     let mut all = Vec::with_capacity(answers.len());
     for answer in answers {
         all.push(answer.get().await?);
@@ -301,7 +301,7 @@ async fn each(answers: Vec<Answer<Level>>) -> std::result::Result<Vec<Level>, St
 pub(super) async fn tightest(
     answers: Vec<Answer<Level>>,
 ) -> std::result::Result<Level, StoreError> {
-    Ok(shown::tightest(each(answers).await?))
+    Ok(shown::tightest(await_levels(answers).await?))
 }
 
 // === impl Acquire ===

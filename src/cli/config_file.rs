@@ -23,7 +23,7 @@ pub(super) fn name(file: &Path) -> String {
 }
 
 pub(super) fn text(file: &Path) -> Result<String, ConfigError> {
-    let read = if is_stdin(file) { stdin() } else { fs::read(file) };
+    let read = if is_stdin(file) { read_stdin() } else { fs::read(file) };
     let bytes = read.map_err(|error| config::unread(&name(file), &error))?;
     config::utf8(&name(file), bytes)
 }
@@ -34,7 +34,7 @@ pub(super) fn load(file: &Path) -> Result<Config, ConfigError> {
     Config::parse(&text(file)?, &name(file), directory, &|name| std::env::var(name).ok())
 }
 
-fn stdin() -> io::Result<Vec<u8>> {
+fn read_stdin() -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     io::stdin().take(MOST + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > MOST {

@@ -7,8 +7,8 @@ const TEMPLATE: &str = "this looks like a template; render it first, and give Pa
 /// The marks with which templates of Helm, Jinja, ERB and others begin.
 const MARKS: [&str; 3] = ["{{", "{%", "<%"];
 
-/// The mistake of a whole file in another format.
-pub(super) fn format(text: &str) -> Option<Mistake> {
+/// Returns the mistake of a whole file in another format.
+pub(super) fn other_format(text: &str) -> Option<Mistake> {
     let is_empty = |line: &str| line.is_empty() || line.starts_with('#');
     let mut lines = text.lines().map(str::trim).enumerate();
     let (i, line) = lines.find(|(_, line)| !is_empty(line))?;
@@ -23,8 +23,8 @@ pub(super) fn format(text: &str) -> Option<Mistake> {
     (is_table || is_pair).then(|| Mistake::new(place, "", reason))
 }
 
-/// The hint for a line that is not YAML because its template was not rendered, or because of a variable in another spelling.
-pub(super) fn in_line(line: &str) -> Option<String> {
+/// Returns the hint for a line that is not YAML because its template was not rendered, or because of a variable in another spelling.
+pub(super) fn hint_in_line(line: &str) -> Option<String> {
     let value = line.split_once(": ").map_or("", |(_, value)| value.trim());
     hint(line, value)
 }
@@ -36,7 +36,7 @@ fn template(line: &str) -> Option<&'static str> {
 }
 
 /// Adds to the `reason` why a value cannot be read that it is a template or a variable in another spelling.
-pub(super) fn explain(written: &str, reason: String) -> String {
+pub(super) fn add_hint(written: &str, reason: String) -> String {
     match hint(written, written) {
         Some(hint) => format!("{}; {hint}", reason.split(';').next().unwrap_or_default()),
         None => reason,

@@ -6,21 +6,22 @@ use super::mistake::{Mistake, Position};
 /// Characters that no editor shows.
 const INVISIBLE: [char; 5] = ['\u{200b}', '\u{200c}', '\u{200d}', '\u{ad}', '\u{feff}'];
 
-/// A text with the characters of YAML in the place of those that look like them. `None` if it has none of them outside of
-/// comments.
-pub(super) fn replaced(text: &str) -> Option<String> {
+/// Returns the text with the characters of YAML in the place of those that look like them. `None` if it has none of them
+/// outside of comments.
+pub(super) fn replace_all(text: &str) -> Option<String> {
     let body = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut plain = String::with_capacity(text.len());
     for line in body.split_inclusive('\n') {
-        let code = code(line);
-        plain.extend(code.chars().filter_map(meant));
+        let code = before_comment(line);
+        plain.extend(code.chars().filter_map(plain_form));
         plain.push_str(&line[code.len()..]);
     }
     (plain != body).then_some(plain)
 }
 
-/// The mistakes of a file: those that it has with plain characters, too, and for the others the characters that cause them.
-pub(super) fn explain(text: &str, own: &[Mistake], plain: &[Mistake]) -> Vec<Mistake> {
+/// Returns the mistakes of a file: those that it has with plain characters, too, and for the others the characters that
+/// cause them.
+pub(super) fn name_causes(text: &str, own: &[Mistake], plain: &[Mistake]) -> Vec<Mistake> {
     let remains = |mistake: &&Mistake| {
         plain.iter().any(|other| other.path == mistake.path && other.reason == mistake.reason)
     };
@@ -28,7 +29,8 @@ pub(super) fn explain(text: &str, own: &[Mistake], plain: &[Mistake]) -> Vec<Mis
     let caused = own.iter().filter(|mistake| !remains(mistake));
     let lines: Vec<_> = caused.filter_map(|mistake| Some(mistake.place?.line)).collect();
     let Some(last) = lines.iter().max() else { return own.to_vec() };
-    let all: Vec<_> = text.lines().enumerate().filter_map(|(i, line)| found(i + 1, line)).collect();
+    let all: Vec<_> =
+        text.lines().enumerate().filter_map(|(i, line)| find_in_line(i + 1, line)).collect();
     let line = |mistake: &Mistake| mistake.place.map_or(0, |place| place.line);
     let mut named: Vec<_> = all.iter().filter(|one| lines.contains(&line(one))).cloned().collect();
     if named.is_empty() {
@@ -40,14 +42,14 @@ pub(super) fn explain(text: &str, own: &[Mistake], plain: &[Mistake]) -> Vec<Mis
     mistakes
 }
 
-/// The first such character of a line, as a mistake.
-fn found(line: usize, text: &str) -> Option<Mistake> {
-    let (i, c) = code(text).chars().enumerate().find(|(i, c)| {
+/// Returns the first such character of a line, as a mistake.
+fn find_in_line(line: usize, text: &str) -> Option<Mistake> {
+    let (i, c) = before_comment(text).chars().enumerate().find(|(i, c)| {
         let is_mark = *c == '\u{feff}' && (line, *i) == (1, 0);
-        !is_mark && meant(*c) != Some(*c)
+        !is_mark && plain_form(*c) != Some(*c)
     })?;
     let code_point = format!("U+{:04X}", u32::from(c));
-    let reason = match meant(c) {
+    let reason = match plain_form(c) {
         Some(' ') => {
             let name = if c == '\u{a0}' { "no-break space" } else { "space of another kind" };
             format!("this is a {name} ({code_point}); write a plain space in its place")
@@ -68,17 +70,17 @@ fn found(line: usize, text: &str) -> Option<Mistake> {
 }
 
 fn is_quote(c: char) -> bool {
-    matches!(meant(c), Some('"' | '\''))
+    matches!(plain_form(c), Some('"' | '\''))
 }
 
 /// The part of a line before its comment.
-fn code(line: &str) -> &str {
+fn before_comment(line: &str) -> &str {
     let is_comment = |(i, _): &(usize, &str)| *i == 0 || line[..*i].ends_with(char::is_whitespace);
     line.match_indices('#').find(is_comment).map_or(line, |(i, _)| &line[..i])
 }
 
 /// The plain character that this one looks like; itself for a plain one, `None` for one that cannot be seen.
-fn meant(c: char) -> Option<char> {
+fn plain_form(c: char) -> Option<char> {
     Some(match c {
         c if c.is_ascii() => c,
         c if INVISIBLE.contains(&c) => return None,

@@ -49,13 +49,13 @@ use std::{
 pub(super) fn read(text: &str, file: &str, outside: &Outside<'_>) -> Result<Config, ConfigError> {
     let checked = check_text(text, file, outside);
     let Err(error) = &checked else { return checked };
-    if let Some(mistake) = foreign::format(text) {
+    if let Some(mistake) = foreign::other_format(text) {
         return Err(ConfigError::new(file, vec![mistake]));
     }
     // Another reading shows which mistakes come from characters that only look like those of YAML.
-    let Some(plain) = lookalikes::replaced(text) else { return checked };
+    let Some(plain) = lookalikes::replace_all(text) else { return checked };
     let others = check_text(&plain, file, outside).err().map_or(Vec::new(), |error| error.mistakes);
-    Err(ConfigError::new(file, lookalikes::explain(text, &error.mistakes, &others)))
+    Err(ConfigError::new(file, lookalikes::name_causes(text, &error.mistakes, &others)))
 }
 
 fn check_text(text: &str, file: &str, outside: &Outside<'_>) -> Result<Config, ConfigError> {
@@ -258,7 +258,7 @@ impl ConfigReader {
                 None => StoreConfig::Redis { url, prefix, timeout, gateways, on_failure, on_loss },
             },
             Err(reason) => {
-                let reason = foreign::explain(&scalar.written, reason);
+                let reason = foreign::add_hint(&scalar.written, reason);
                 let reason = scalar.said(&url.path, &reason);
                 self.note_at(url, format!("is not a store URL: {reason}"));
                 StoreConfig::Memory

@@ -211,7 +211,7 @@ impl ConfigReader {
         match scalar.read(read) {
             Ok(value) => Some(value),
             Err(reason) => {
-                let reason = foreign::explain(&scalar.written, reason.to_string());
+                let reason = foreign::add_hint(&scalar.written, reason.to_string());
                 let reason = scalar.said(&field.path, &reason);
                 self.note_at(field, format!("{} {reason}", scalar.quoted(&field.path)));
                 None

@@ -300,13 +300,13 @@ async fn read<T: DeserializeOwned>(
     }
     let body = request.body_mut().read_ahead(MOST, bound).await.map_err(spoilt)?;
     serde_json::from_slice(&body).map_err(|error| {
-        let why = shape(&body).map(str::to_owned);
+        let why = mistake_in_shape(&body).map(str::to_owned);
         bad(why.unwrap_or_else(|| decision::in_plain_words(&error.to_string())))
     })
 }
 
 /// The mistake in the shape of a body that is JSON.
-fn shape(body: &[u8]) -> Option<&'static str> {
+fn mistake_in_shape(body: &[u8]) -> Option<&'static str> {
     let Value::Object(call) = serde_json::from_slice(body).ok()? else {
         return Some("the body is a map, as in `{\"limiters\": [{\"limiter\": \"search\"}]}`");
     };

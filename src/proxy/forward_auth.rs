@@ -111,15 +111,13 @@ impl Proxy {
             Some(checks) => Some(checks.clone()),
             None => {
                 // The program that asks forwards the request, so that nothing can be removed from it.
-                let mut alike =
-                    headers::alike(routed.request.headers(), &routed.policy.read_headers);
-                if let Some(name) = alike.next() {
+                let headers = routed.request.headers();
+                if let Some(name) = headers::alike(headers, &routed.policy.read_headers).next() {
                     let why = format!(
                         "a limiter reads a header that `{name}` is taken for by some programs"
                     );
                     return Err(Failure::BadRequest(why.into()));
                 }
-                drop(alike);
                 let body = match routed.policy.is_special {
                     true => self.before_limits(routed).await?,
                     false => None,

@@ -132,13 +132,13 @@ impl Address {
     }
 
     /// Notes that a connection to the address was made.
-    pub(super) fn connected(&self, now: Instant) {
+    pub(super) fn note_connected(&self, now: Instant) {
         *self.reach.lock() = Reach { reached: Some(now), in_vain: None };
     }
 
     /// Notes that the address accepted no connection on an attempt that began at `begun`. If another attempt has succeeded since
     /// then, it is no news.
-    pub(super) fn not_connected(&self, begun: Instant, now: Instant) {
+    pub(super) fn note_unreached(&self, begun: Instant, now: Instant) {
         let mut reach = self.reach.lock();
         if reach.reached.is_none_or(|reached| reached < begun) {
             let first = reach.in_vain.map_or(begun, |(first, _)| first);

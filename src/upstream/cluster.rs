@@ -240,7 +240,7 @@ impl Cluster {
 
     /// Notes that a connection to the address was made, and logs it if a failure was logged before.
     pub(super) fn reached(&self, address: &Address) {
-        address.connected(Instant::now());
+        address.note_connected(Instant::now());
         if !address.is_ejected()
             && address.is_noted.swap(false, Relaxed)
             && let Some(Permit { suppressed }) = REACHED.permit()

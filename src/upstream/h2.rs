@@ -174,8 +174,8 @@ impl H2Session {
     }
 
     /// Resolves when the upstream has said how many streams it takes, or has closed the connection.
-    pub(super) async fn settled(&self) {
-        self.session.traffic.begun().await;
+    pub(super) async fn wait_until_settled(&self) {
+        self.session.traffic.wait_until_begun().await;
     }
 
     /// Whether the session takes further requests.

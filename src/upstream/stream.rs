@@ -47,7 +47,7 @@ impl BytesRead {
     }
 
     /// Resolves with the first byte, or at an end without any.
-    pub(super) async fn begun(&self) {
+    pub(super) async fn wait_until_begun(&self) {
         let mut begun = pin!(self.begun.notified());
         begun.as_mut().enable();
         if self.read() == 0 {

@@ -48,10 +48,10 @@ where
         let get = |name: &str| fields.0.get(name).map_or("-", String::as_str);
         let (status, outcome, wait) = (get("status"), get("outcome"), get("wait_ms"));
         write!(writer, "{time}Z {status} {outcome} wait={wait}")?;
-        write!(writer, " {} {}", get("method"), cut(get("path")))?;
+        write!(writer, " {} {}", get("method"), shorten(get("path")))?;
         for (name, field) in [("key", "key"), ("upstream", "upstream_ms")] {
             if let Some(value) = fields.0.get(field) {
-                write!(writer, " {name}={}", cut(value))?;
+                write!(writer, " {name}={}", shorten(value))?;
             }
         }
         let id = get("request_id");
@@ -83,7 +83,7 @@ impl Visit for LineFields {
 }
 
 /// The text up to [`MOST`] characters, without any that would move the cursor of a terminal.
-fn cut(text: &str) -> String {
+fn shorten(text: &str) -> String {
     let plain = |c: char| if c.is_control() { '?' } else { c };
     let mut shown: String = text.chars().take(MOST).map(plain).collect();
     if text.chars().nth(MOST).is_some() {

@@ -44,7 +44,7 @@ fn with_hint(mut mistake: Mistake, text: &str) -> Mistake {
         return mistake;
     }
     let line = mistake.place.and_then(|place| text.lines().nth(place.line.saturating_sub(1)));
-    if let Some(hint) = line.and_then(foreign::in_line) {
+    if let Some(hint) = line.and_then(foreign::hint_in_line) {
         mistake.reason = hint;
     } else if let Some(wanted) = line.and_then(quotes::wanted) {
         mistake.reason.push_str(&format!("; it needs quotes: `\"{wanted}\"`"));
@@ -205,7 +205,7 @@ impl<'t> Builder<'_, 't> {
             Ok((text, stand_ins)) => YamlValue::Scalar(Scalar { text, written, plain, stand_ins }),
             Err(reason) => {
                 let path = self.at();
-                let reason = foreign::explain(&written, reason);
+                let reason = foreign::add_hint(&written, reason);
                 let reason = if path.ends_with(".key") || path.ends_with(".cost") {
                     part_of_a_request(&written, self.outside).unwrap_or(reason)
                 } else {

@@ -202,15 +202,15 @@ fn a_request_that_has_tried_all_that_work_tries_those_that_are_out() {
 fn an_address_is_dead_after_a_whole_time_out_in_vain() {
     let (address, start) = (address(1), Instant::now());
     let (limit, second) = (2 * SECOND, SECOND);
-    address.not_connected(start, start);
+    address.note_unreached(start, start);
     assert!(!address.is_dead(start + second, limit), "it may restart");
-    address.not_connected(start + limit, start + limit);
+    address.note_unreached(start + limit, start + limit);
     assert!(address.is_dead(start + limit, limit));
     assert!(!address.is_dead(start + limit + 31 * second, limit), "long without an attempt");
-    address.connected(start + 3 * second);
+    address.note_connected(start + 3 * second);
     assert!(!address.is_dead(start + 3 * second, limit));
     // The attempt began before the one that succeeded.
-    address.not_connected(start + second, start + 4 * second);
+    address.note_unreached(start + second, start + 4 * second);
     assert!(!address.is_dead(start + 4 * second, limit));
 }
 

@@ -132,7 +132,7 @@ impl AddressConnections {
     }
 
     /// A session whose upstream has not said yet how many streams it takes; `None` if another one has said that they are few.
-    pub(super) fn unsettled(&self) -> Option<H2Session> {
+    pub(super) fn unsettled_session(&self) -> Option<H2Session> {
         if self.takes_few() {
             return None;
         }

@@ -263,7 +263,7 @@ async fn attempt(
     };
     // One that accepts connections may be slow with TLS, and is not dead.
     if at == AttemptStep::Tcp || matches!(error, UpstreamError::ConnectTimeout) {
-        address.not_connected(begun, Instant::now());
+        address.note_unreached(begun, Instant::now());
     }
     Err(FailedAttempt { error, at })
 }
@@ -281,10 +281,10 @@ async fn connect(
     let making = pool.idle.lock().of(address).making.clone();
     // An HTTP/1.1 connection cannot be shared, so nothing is gained by waiting for one.
     let turn = if cluster.is_http1.load(Relaxed) { None } else { Some(making.lock().await) };
-    let unsettled = pool.idle.lock().of(address).unsettled();
+    let unsettled = pool.idle.lock().of(address).unsettled_session();
     if let Some(session) = unsettled {
         // An upstream that says nothing has no further requests on this session.
-        let _ = timeout(SETTLING, session.settled()).await;
+        let _ = timeout(SETTLING, session.wait_until_settled()).await;
     }
     let (stream, takes_few) = {
         let mut idle = pool.idle.lock();

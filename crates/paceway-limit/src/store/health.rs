@@ -262,8 +262,8 @@ impl Health {
     }
 
     /// Something is granted to a request of this process, by the store or without it.
-    pub(super) fn granted(&self) {
-        if self.activity.granted() {
+    pub(super) fn note_grant(&self) {
+        if self.activity.note_grant() {
             self.wake.notify_one();
         }
     }

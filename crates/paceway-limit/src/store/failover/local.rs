@@ -129,7 +129,7 @@ impl LocalStore {
             queued.ask_after = after.map_or(queued.ask_after, |after| after.min(queued.ask_after));
         }
         if decision.admitted {
-            health.granted();
+            health.note_grant();
             let mut parts: Parts = checks.iter().map(unasked).collect();
             for ((i, share), part) in own.iter().zip(shares.iter()).zip(&decision.parts) {
                 parts[*i] = *part;

@@ -21,7 +21,7 @@ pub(super) struct Activity {
 
 impl Activity {
     /// Something is granted. Returns true if the store is to know at once, because the last heartbeat said otherwise.
-    pub(super) fn granted(&self) -> bool {
+    pub(super) fn note_grant(&self) -> bool {
         // Most calls find the flag set: they write nothing that other workers read.
         !self.has_granted.load(Relaxed)
             && !self.has_granted.swap(true, Relaxed)
@@ -55,10 +55,10 @@ mod tests {
         let (activity, start) = (Activity::default(), Instant::now());
         let idle_at = |ms: u64| activity.is_idle(start + Duration::from_millis(ms));
         assert!(idle_at(0));
-        assert!(activity.granted(), "the store is to know at once");
-        assert!(!activity.granted(), "one heartbeat is enough");
+        assert!(activity.note_grant(), "the store is to know at once");
+        assert!(!activity.note_grant(), "one heartbeat is enough");
         assert!(!idle_at(10));
-        assert!(!activity.granted(), "the store knows");
+        assert!(!activity.note_grant(), "the store knows");
         assert!(!idle_at(500));
         assert!(!idle_at(10_499));
         assert!(idle_at(10_500));

@@ -82,7 +82,7 @@ impl Member {
                     self.recent.answered();
                 }
                 if replies.iter().any(is_grant) {
-                    self.health.granted();
+                    self.health.note_grant();
                 }
                 self.health.known.record(entries, replies, late);
                 self.learn_pauses(entries, replies, started);
