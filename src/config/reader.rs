@@ -162,17 +162,17 @@ impl ConfigReader {
         Some(section)
     }
 
-    /// Returns a key that must be there. If it is missing, the mistake ends with `example`, such as "as in `max: 4`".
+    /// Returns a key that must be there. If it is missing, the mistake ends with `how`, such as ", as in `max: 4`".
     pub(super) fn required<'n>(
         &mut self,
         section: &ConfigSection<'n>,
         key: &str,
-        example: &str,
+        how: &str,
     ) -> Option<Field<'n>> {
         let field = section.get(key);
         if field.is_none() {
             let path = join(&section.path, key);
-            self.note(section.place, &path, format!("is missing, {example}"));
+            self.note(section.place, &path, format!("is missing{how}"));
         }
         field
     }

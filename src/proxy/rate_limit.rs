@@ -85,10 +85,7 @@ impl Proxy {
             let pairs = || descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value));
             let Some(rule) = rules.iter().find(|rule| rule.takes(pairs)) else {
                 // No limiter is for it.
-                answer.statuses.push(DescriptorStatus {
-                    code: RateLimitCode::Ok.into(),
-                    ..DescriptorStatus::default()
-                });
+                answer.statuses.push(DescriptorStatus::ok());
                 continue;
             };
             let mut record = Record::new(self, client, id.clone(), call);
@@ -189,11 +186,8 @@ impl Proxy {
             template: None,
             descriptor: Some(Descriptor(&pairs)),
         };
-        let nothing = || Decided {
-            status: DescriptorStatus { code: RateLimitCode::Ok.into(), ..Default::default() },
-            reservation: None,
-            refusal: None,
-        };
+        let nothing =
+            || Decided { status: DescriptorStatus::ok(), reservation: None, refusal: None };
         let rate = match &descriptor.limit {
             Some(own) if policy.has_limiters() => match own.rate() {
                 Some(rate) => Some(rate),

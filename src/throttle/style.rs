@@ -69,52 +69,32 @@ pub(super) enum Family {
 // === impl Style ===
 
 impl Style {
-    /// All styles.
-    pub const ALL: [Self; 19] = [
-        Self::Auto,
-        Self::Ietf,
-        Self::Amazon,
-        Self::Anthropic,
-        Self::Azure,
-        Self::Discord,
-        Self::Github,
-        Self::Google,
-        Self::Hubspot,
-        Self::Openai,
-        Self::Opik,
-        Self::Riot,
-        Self::Salesforce,
-        Self::Shopify,
-        Self::ShopifyGraphql,
-        Self::Slack,
-        Self::Stripe,
-        Self::Twilio,
-        Self::X,
+    /// All styles, with their names in the configuration.
+    pub const NAMED: [(&str, Self); 19] = [
+        ("auto", Self::Auto),
+        ("ietf", Self::Ietf),
+        ("amazon", Self::Amazon),
+        ("anthropic", Self::Anthropic),
+        ("azure", Self::Azure),
+        ("discord", Self::Discord),
+        ("github", Self::Github),
+        ("google", Self::Google),
+        ("hubspot", Self::Hubspot),
+        ("openai", Self::Openai),
+        ("opik", Self::Opik),
+        ("riot", Self::Riot),
+        ("salesforce", Self::Salesforce),
+        ("shopify", Self::Shopify),
+        ("shopify-graphql", Self::ShopifyGraphql),
+        ("slack", Self::Slack),
+        ("stripe", Self::Stripe),
+        ("twilio", Self::Twilio),
+        ("x", Self::X),
     ];
 
     /// The name in the configuration.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Ietf => "ietf",
-            Self::Amazon => "amazon",
-            Self::Anthropic => "anthropic",
-            Self::Azure => "azure",
-            Self::Discord => "discord",
-            Self::Github => "github",
-            Self::Google => "google",
-            Self::Hubspot => "hubspot",
-            Self::Openai => "openai",
-            Self::Opik => "opik",
-            Self::Riot => "riot",
-            Self::Salesforce => "salesforce",
-            Self::Shopify => "shopify",
-            Self::ShopifyGraphql => "shopify-graphql",
-            Self::Slack => "slack",
-            Self::Stripe => "stripe",
-            Self::Twilio => "twilio",
-            Self::X => "x",
-        }
+        Self::NAMED.iter().find(|(_, style)| *style == self).map_or("", |(name, _)| name)
     }
 
     /// The conditions that `when` has by default, as they are written in a configuration.

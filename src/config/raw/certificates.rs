@@ -5,7 +5,7 @@ use crate::{
     config::{
         http::ServerTls,
         keys::{CERTIFICATE, STORE_TLS, TLS},
-        reader::{ConfigReader, ConfigSection, Field, join},
+        reader::{ConfigReader, ConfigSection, Field},
         unit::Bytes,
         yaml::YamlValue,
     },
@@ -105,13 +105,9 @@ impl ConfigReader {
     /// Reads `cert` and `key` of a section, both of which it must have.
     fn pair(&mut self, section: &ConfigSection<'_>) -> Option<KeyPair> {
         let mut file = |key: &str| {
-            let Some(field) = section.get(key) else {
-                let path = join(&section.path, key);
-                self.note(section.place, &path, format!("is missing, as in `{key}: {key}.pem`"));
-                return None;
-            };
-            let file = self.file(&field);
-            file.map(|file| (field, file))
+            let field = self.required(section, key, &format!(", as in `{key}: {key}.pem`"))?;
+            let file = self.file(&field)?;
+            Some((field, file))
         };
         let (cert, key) = (file("cert"), file("key"));
         let ((cert_field, cert), (key_field, key)) = (cert?, key?);

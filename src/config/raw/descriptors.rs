@@ -71,7 +71,7 @@ impl ConfigReader {
         next: usize,
     ) -> Option<(DescriptorRule, Route)> {
         let section = self.section(field, &DESCRIPTOR)?;
-        let pairs = self.required(&section, "match", "as in `match: { path: /search }`");
+        let pairs = self.required(&section, "match", ", as in `match: { path: /search }`");
         let pairs = pairs.and_then(|field| self.pairs(&field));
         let written = pairs
             .iter()

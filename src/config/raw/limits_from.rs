@@ -3,7 +3,7 @@
 use crate::config::{
     keys::LIMITS_FROM,
     limits_from::{DatabaseUrl, LimitsFrom},
-    reader::{ConfigReader, ConfigSection, join, span},
+    reader::{ConfigReader, ConfigSection, span},
 };
 use std::time::Duration;
 
@@ -14,17 +14,10 @@ const MAX_QUERY: usize = 16 << 10;
 impl ConfigReader {
     pub(super) fn limits_from(&mut self, root: &ConfigSection<'_>) -> Option<LimitsFrom> {
         let section = self.section(&root.get("limits_from")?, &LIMITS_FROM)?;
-        let mut missing = |key: &str, example: &str| {
-            let reason = format!("is missing, as in `{example}`");
-            self.note(section.place, &join(&section.path, key), reason);
-        };
-        let (url, query) = (section.get("url"), section.get("query"));
-        if url.is_none() {
-            missing("url", "url: postgres://paceway:${DB_PASSWORD}@db/limits");
-        }
-        if query.is_none() {
-            missing("query", "query: select name, rate, burst, enabled from limits");
-        }
+        let example = ", as in `url: postgres://paceway:${DB_PASSWORD}@db/limits`";
+        let url = self.required(&section, "url", example);
+        let example = ", as in `query: select name, rate, burst, enabled from limits`";
+        let query = self.required(&section, "query", example);
         // The URL may hold a password, so no message quotes it.
         let url = url.and_then(|field| {
             let parsed = field.scalar().map(|scalar| DatabaseUrl::parse(&scalar.text));

@@ -2,7 +2,7 @@
 
 use crate::config::{
     keys::{ACCESS_LOG, Keys, LEVEL, LOG, TRACING},
-    reader::{ConfigReader, ConfigSection, join},
+    reader::{ConfigReader, ConfigSection},
     settings::{AccessLog, EventFormat},
     traces::{CollectorUrl, OtlpProtocol, SampleRatio, TracingConfig},
     yaml::YamlValue,
@@ -48,11 +48,7 @@ impl ConfigReader {
         let protocols = [("grpc", OtlpProtocol::Grpc), ("http", OtlpProtocol::Http)];
         let protocol = self.one_of(&section, "protocol", &protocols);
         let sample = self.get(&section, "sample", SampleRatio::default(), SampleRatio::parse);
-        let Some(field) = section.get("otlp") else {
-            let reason = "is missing, as in `otlp: http://collector:4317`";
-            self.note(section.place, &join(&section.path, "otlp"), reason);
-            return None;
-        };
+        let field = self.required(&section, "otlp", ", as in `otlp: http://collector:4317`")?;
         let collector = self.scalar(&field, |text| CollectorUrl::parse(text, protocol))?;
         Some(TracingConfig { collector, sample })
     }

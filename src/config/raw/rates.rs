@@ -57,8 +57,7 @@ impl ConfigReader {
             // A user who wrote keys of another algorithm more likely forgot to name that algorithm.
             (None, _) if misused => Vec::new(),
             (None, _) => {
-                let reason = "is missing, as in `rate: 5/s`";
-                self.note(section.place, &join(&section.path, "rate"), reason);
+                self.required(section, "rate", ", as in `rate: 5/s`");
                 Vec::new()
             }
         }
@@ -71,7 +70,7 @@ impl ConfigReader {
         field: &Field<'n>,
         limiter: &mut LimiterConfig,
     ) -> Option<(Rate, &'n YamlNode)> {
-        let start = self.required(section, "start", "as in `start: 5/s`")?;
+        let start = self.required(section, "start", ", as in `start: 5/s`")?;
         let start = self.scalar(&start, unit::rate)?;
         let hertz = |rate: Rate| {
             let count = i64::try_from(rate.count).unwrap_or(i64::MAX);

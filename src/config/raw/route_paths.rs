@@ -26,9 +26,8 @@ impl ConfigReader {
             let written = field.scalar().map_or("", |scalar| &scalar.text).to_owned();
             return (written, self.scalar(&field, read).map(PathRule::Template));
         }
-        let Some(field) = suffix else {
-            let reason = "is missing; \"*\" matches every path, and `path` a whole one";
-            self.note(section.place, &join(&section.path, "suffix"), reason);
+        let how = "; \"*\" matches every path, and `path` a whole one";
+        let Some(field) = self.required(section, "suffix", how) else {
             return (String::new(), None);
         };
         let written = field.scalar().map_or("", |scalar| &scalar.text).to_owned();

@@ -64,14 +64,14 @@ impl ConfigReader {
             }
             Kind::WarmUp => {
                 let cold_factor = self.get(section, "cold_factor", 3.0, cold_factor);
-                let field = self.required(section, "warm_up", "as in `warm_up: 4s`")?;
+                let field = self.required(section, "warm_up", ", as in `warm_up: 4s`")?;
                 let warm_up = self.scalar(&field, |text| span(text, MILLISECOND, HOUR))?;
                 Rule::WarmUp { warm_up: micros(warm_up), cold_factor }
             }
             Kind::Concurrency => {
                 let lease = |text: &str| span(text, Duration::from_secs(1), DAY);
                 let lease = self.get(section, "lease", Duration::from_secs(60), lease);
-                let field = self.required(section, "max", "as in `max: 4`")?;
+                let field = self.required(section, "max", ", as in `max: 4`")?;
                 let max = self.scalar(&field, permits)??;
                 Rule::Concurrency { max, lease: micros(lease) }
             }
@@ -113,7 +113,7 @@ pub(super) fn uses(field: &Field<'_>, key: &str) -> bool {
 fn kinds_of(key: &str) -> Option<Vec<Kind>> {
     let algorithms = algorithms_with(key);
     let named = |kind: &Kind| algorithms.contains(&format!("`{}`", kind.name()));
-    let all = || Kind::ALL.into_iter();
+    let all = || Kind::NAMED.into_iter().map(|(_, kind)| kind);
     match algorithms {
         text if text.is_empty() || text.starts_with("all but") => None,
         "those with `rate: auto`" => Some(all().filter(|kind| kind.has_auto_rate()).collect()),

@@ -47,34 +47,28 @@ pub(super) enum Rule {
 // === impl Kind ===
 
 impl Kind {
-    pub(super) const ALL: [Self; 6] = [
-        Self::TokenBucket,
-        Self::SlidingWindow,
-        Self::FixedWindow,
-        Self::LeakyBucket,
-        Self::WarmUp,
-        Self::Concurrency,
+    /// All kinds, with their names in the configuration.
+    pub(super) const NAMED: [(&str, Self); 6] = [
+        ("token_bucket", Self::TokenBucket),
+        ("sliding_window", Self::SlidingWindow),
+        ("fixed_window", Self::FixedWindow),
+        ("leaky_bucket", Self::LeakyBucket),
+        ("warm_up", Self::WarmUp),
+        ("concurrency", Self::Concurrency),
     ];
 
     pub(super) fn parse(name: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
-            let names = || Self::ALL.into_iter().map(Self::name);
-            let hint = suggest(name, names()).unwrap_or_else(|| {
-                format!("there are: {}", names().collect::<Vec<_>>().join(", "))
-            });
+        let found = Self::NAMED.iter().find(|(own, _)| *own == name);
+        found.map(|(_, kind)| *kind).ok_or_else(|| {
+            let names = Self::NAMED.map(|(name, _)| name);
+            let hint = suggest(name, names.into_iter())
+                .unwrap_or_else(|| format!("there are: {}", names.join(", ")));
             format!("is no algorithm; {hint}")
         })
     }
 
     pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::TokenBucket => "token_bucket",
-            Self::SlidingWindow => "sliding_window",
-            Self::FixedWindow => "fixed_window",
-            Self::LeakyBucket => "leaky_bucket",
-            Self::WarmUp => "warm_up",
-            Self::Concurrency => "concurrency",
-        }
+        Self::NAMED.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
     }
 
     /// Whether the rate of a limiter of this kind can be learned.

@@ -124,7 +124,7 @@ impl ConfigReader {
             return Some((ServiceListener { listen, tls: None, token: None }, None));
         };
         let section = self.section(field, keys)?;
-        let listen = self.required(&section, "listen", "as in `listen: 127.0.0.1:8082`");
+        let listen = self.required(&section, "listen", ", as in `listen: 127.0.0.1:8082`");
         let listen = listen.and_then(|field| self.scalar(&field, address));
         let tls = self.server_tls(&section);
         let token = section.get("token").and_then(|field| self.token(&field));

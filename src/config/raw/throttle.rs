@@ -42,8 +42,7 @@ impl ConfigReader {
             return throttle;
         }
         let Some(section) = self.section(&field, &THROTTLE) else { return throttle };
-        let styles = Style::ALL.map(|style| (style.name(), style));
-        let style = self.one_of(&section, "style", &styles).unwrap_or(Style::Auto);
+        let style = self.one_of(&section, "style", &Style::NAMED).unwrap_or(Style::Auto);
         throttle.rules = ThrottleRules::new(style, self.conditions(&section));
         let pause = |text: &str| span(text, MIN_PAUSE, MAX_TIMEOUT);
         let rules = &mut throttle.rules;

@@ -27,7 +27,7 @@ impl ConfigReader {
             return None;
         }
         let section = self.section(&field, &FAIR)?;
-        let by = self.required(&section, "by", "as in `by: \"{header.x-team}\"`");
+        let by = self.required(&section, "by", ", as in `by: \"{header.x-team}\"`");
         let by = by.and_then(|field| self.scalar(&field, Template::parse));
         let weights = match section.get("weights") {
             Some(field) => self.weights(&field, by.as_ref()),

@@ -120,11 +120,7 @@ impl ConfigReader {
         let every = self.get(&section, "every", Duration::from_secs(5), every);
         let healthy = self.get(&section, "healthy", 2, count);
         let unhealthy = self.get(&section, "unhealthy", 3, count);
-        let Some(path) = section.get("path") else {
-            let path = join(&section.path, "path");
-            self.note(section.place, &path, "is missing, as in `path: /healthz`");
-            return None;
-        };
+        let path = self.required(&section, "path", ", as in `path: /healthz`")?;
         let path = self.scalar(&path, |text| match text.parse::<PathAndQuery>() {
             Ok(path) if text.starts_with('/') => Ok(path),
             _ => Err("is no path, as in /healthz"),
@@ -149,7 +145,7 @@ impl ConfigReader {
                 Vec::new()
             }
             (None, None) => {
-                self.note(section.place, &join(&section.path, "url"), "is missing");
+                self.required(section, "url", "");
                 Vec::new()
             }
         }
@@ -247,11 +243,8 @@ impl ConfigReader {
         }
         let section = self.section(item, &CHARGE)?;
         let cost = section.get("cost").map(|field| (self.cost(&field), field));
-        let Some(name) = section.get("limiter") else {
-            let path = join(&section.path, "limiter");
-            self.note(section.place, &path, "is missing: the name of the limiter that is charged");
-            return None;
-        };
+        let name =
+            self.required(&section, "limiter", ": the name of the limiter that is charged")?;
         let found = self.limiter_named(&name, limiters, is_no_rate)?;
         let Some((cost, field)) = cost else { return Some((found, Cost::ONE)) };
         let cost = cost?;
@@ -278,16 +271,9 @@ impl ConfigReader {
             return self.scalar(field, Cost::parse);
         }
         let section = self.section(field, &RESERVED_COST)?;
-        let reserve = match section.get("reserve") {
-            Some(field) => self.scalar(&field, Reserve::parse),
-            None => {
-                let path = join(&section.path, "reserve");
-                let reason =
-                    "is missing: the permits that are reserved until the answer says the cost";
-                self.note(section.place, &path, reason);
-                None
-            }
-        };
+        let what = ": the permits that are reserved until the answer says the cost";
+        let reserve = self.required(&section, "reserve", what);
+        let reserve = reserve.and_then(|field| self.scalar(&field, Reserve::parse));
         let default = self.get(&section, "default", 1, fixed_cost);
         let settle = self.get(&section, "settle", None, |text| TrueCost::parse(text).map(Some));
         Some(Cost::Reserved(Box::new(ReservedCost { reserve: reserve?, default, settle })))

@@ -113,6 +113,15 @@ pub(super) struct ProtoDuration {
     nanos: i32,
 }
 
+// === impl DescriptorStatus ===
+
+impl DescriptorStatus {
+    /// The answer for a descriptor that no limiter counts.
+    pub(super) fn ok() -> Self {
+        Self { code: RateLimitCode::Ok.into(), ..Self::default() }
+    }
+}
+
 // === impl LimitOverride ===
 
 impl LimitOverride {

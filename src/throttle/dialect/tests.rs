@@ -224,7 +224,7 @@ fn a_style_says_which_answers_are_refusals(
 
 #[test]
 fn every_style_has_conditions_that_can_be_read() {
-    for style in Style::ALL {
+    for (_, style) in Style::NAMED {
         assert_eq!(style.when().len(), style.conditions().len(), "{}", style.name());
         for condition in style.when() {
             assert!(condition.never().is_none() && condition.likely_header().is_none());
@@ -319,7 +319,7 @@ proptest! {
             Some((HeaderName::from_static(name), HeaderValue::from_str(value).ok()?))
         });
         let headers: HeaderMap = fields.collect();
-        for style in Style::ALL {
+        for (_, style) in Style::NAMED {
             let rules = ThrottleRules::new(style, None);
             let status = StatusCode::from_u16(status).unwrap();
             let heard = rules.hear(status, &headers, None, Timestamp::UNIX_EPOCH);

@@ -32,6 +32,12 @@ impl Sick {
     }
 }
 
+async fn come_late<T>(delay: Duration, answer: BoxFuture<T>) -> T {
+    let answer = answer.await;
+    sleep(delay).await;
+    answer
+}
+
 impl Script for Sick {
     fn calls(&self) -> &Arc<Calls> {
         Script::calls(&self.script)
@@ -42,21 +48,11 @@ impl Script for Sick {
     }
 
     fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
-        let (delay, answer) = (self.delay(), self.script.run(entries));
-        Box::pin(async move {
-            let answer = answer.await;
-            sleep(delay).await;
-            answer
-        })
+        Box::pin(come_late(self.delay(), self.script.run(entries)))
     }
 
     fn beat(&self, heartbeat: Heartbeat) -> BoxFuture<Result<Beat, StoreError>> {
-        let (delay, answer) = (self.delay(), self.script.beat(heartbeat));
-        Box::pin(async move {
-            let answer = answer.await;
-            sleep(delay).await;
-            answer
-        })
+        Box::pin(come_late(self.delay(), self.script.beat(heartbeat)))
     }
 
     fn renew(&self) {
