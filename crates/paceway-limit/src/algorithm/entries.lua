@@ -177,7 +177,8 @@ while from <= #entries do
     local k, algorithm = next_number(), lazy[next_number()]
     local state = next_state(k, algorithm)
     local gate = state and state.open.gate
-    if gate and gate.stop > now then lazy.gates.publish(state.key, 0, gate.status) end
+    -- Requests wait for the end of a pause, or for slots of the state.
+    if state and (gate or not algorithm.lease) then lazy.gates.publish(state.key, 0, gate and gate.status or 0) end
     if state and algorithm.forget then
       state.dirty = true
       push(algorithm.forget(state.open) and 1 or 0)

@@ -8,7 +8,7 @@ use crate::{
         calls::Callable,
     },
 };
-use std::{sync::Arc, time::Duration};
+use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 use tokio::time::{Instant, sleep, sleep_until};
 
 /// The pause before a waiter leaves a queue to which it had to return: Redis is back, say, but the call of the waiter had no
@@ -149,7 +149,7 @@ impl Reservation {
     ) -> Result<Admission, StoreError> {
         let (store, checks) = (self.store.clone(), renewed.unwrap_or_else(|| self.checks.clone()));
         drop(self);
-        tokio::task::yield_now().await;
+        let_others_run().await;
         let _turn = store.pauses().turn().await;
         ask(&store, &checks, left()).await
     }
@@ -174,7 +174,7 @@ impl Reservation {
         }
         if covering.is_lost {
             let check = &self.checks[covering.index];
-            match pauses.doubt(&check.key) {
+            match pauses.doubt(&check.key, self.known) {
                 Doubt::Restore => self.restore(covering).await,
                 Doubt::Ask => {}
                 Doubt::Wait(_) if covering.until > Instant::now() + left() => {
@@ -222,6 +222,20 @@ impl Reservation {
             }
         }
     }
+}
+
+/// Lets the calls run that were woken before this one, and those that were woken with it, in their order. Those that wait
+/// in `yield_now` of tokio are woken in the reverse order.
+async fn let_others_run() {
+    let mut have_run = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut have_run, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 // === impl Waiter ===

@@ -43,9 +43,7 @@ impl Reservation {
     /// instant on, when the call makes its callee ready.
     pub async fn near_opening(&self, lead: Duration) -> Opening {
         // The store itself moves the calls that take turns.
-        let takes_turns = self.is_confirmed || self.place().is_some();
-        let is_movable = self.source != Source::None && self.bound().enforce && !takes_turns;
-        if is_movable && self.wait > lead + LEAST_GAIN {
+        if self.is_movable(lead) && !self.takes_turns() {
             let openings = self.store.pauses().openings();
             let place = openings.enter(&self.bound().key, self.at);
             let opening = place.near_opening(lead + ASK_AHEAD);
@@ -56,15 +54,33 @@ impl Reservation {
         pending().await
     }
 
-    /// Asks the store for permits at an earlier instant in place of its own. `renewed` are the checks with the rules that hold
-    /// by now, if these have changed. Concurrency permits are not concerned.
+    /// Whether it may have an earlier slot. The slot that the store has confirmed is near.
+    pub(super) fn is_movable(&self, lead: Duration) -> bool {
+        let is_certain = self.is_confirmed && !self.takes_turns();
+        let is_granted = self.source != Source::None && self.bound().enforce;
+        is_granted && !is_certain && self.wait > lead + LEAST_GAIN
+    }
+
+    /// Whether its slot can still be exchanged: then it asks again where another one would move up.
+    pub(super) fn takes_turns(&self) -> bool {
+        self.place().is_some()
+    }
+
+    /// Asks the store for permits at an earlier instant in place of its own: those of `opening`, or any since a limiter was
+    /// freed. `renewed` are the checks with the rules that hold by now, if these have changed. Concurrency permits are not
+    /// concerned.
     pub(super) async fn move_up(
-        self,
-        opening: Opening,
+        mut self,
+        opening: Option<Opening>,
         renewed: Option<Checks>,
         lead: Duration,
     ) -> Moved {
         let checks = renewed.unwrap_or_else(|| self.checks.clone());
+        let pauses = self.store.pauses();
+        let asked = pauses.version();
+        // A limiter that was freed knows nothing of the permits that an exchange would take back.
+        let opening = opening.filter(|_| !pauses.freed_since(&self.checks, self.seen));
+        self.seen = asked;
         let rules = |checks: &Checks| checks.iter().map(|check| check.algorithm).collect();
         let (own, new): (Vec<_>, Vec<_>) = (rules(&self.checks), rules(&checks));
         let (store, is_local) = (self.store.clone(), self.source == Source::Local);
@@ -72,9 +88,9 @@ impl Reservation {
             // Another store would decide than the one that has the permits.
             return Moved::Stays(self);
         }
-        if is_local || own != new {
+        let Some(opening) = opening.filter(|_| !is_local && own == new) else {
             return self.take_beside_own(opening, checks, lead).await;
-        }
+        };
         // A caller that leaves meanwhile gives back the permits that it has after the answer.
         let asked = tokio::spawn(self.exchange(opening));
         asked.await.unwrap_or(Moved::Unknown(store, checks))
@@ -102,13 +118,18 @@ impl Reservation {
                 indices.iter().for_each(|i| self.parts[*i] = Part::NOTHING);
                 Moved::Unknown(self.store.clone(), self.checks.clone())
             }
-            _ => self.stays(opening),
+            _ => self.stays(Some(opening)),
         }
     }
 
-    /// Takes permits at an earlier instant while it has its own, and refunds these afterwards: the permits of a share, and those
-    /// of a rule that has changed since.
-    async fn take_beside_own(mut self, opening: Opening, checks: Checks, lead: Duration) -> Moved {
+    /// Takes permits at an earlier instant while it has its own, and refunds these afterwards: the permits of a share, those of
+    /// a rule that has changed since, and those of a limiter that was freed.
+    async fn take_beside_own(
+        mut self,
+        opening: Option<Opening>,
+        checks: Checks,
+        lead: Duration,
+    ) -> Moved {
         let (indices, store, was) = (rates(&checks), self.store.clone(), self.at);
         let asked = async {
             let _turn = store.pauses().turn().await;
@@ -134,8 +155,8 @@ impl Reservation {
     }
 
     /// Offers the opening to another call, which may cost less or have fewer limiters.
-    fn stays(self, opening: Opening) -> Moved {
-        if let Some(opening) = opening.refused() {
+    fn stays(self, opening: Option<Opening>) -> Moved {
+        if let Some(opening) = opening.and_then(Opening::refused) {
             let openings = self.store.pauses().openings();
             openings.offer(&self.bound().key, opening, self.at, 1);
         }

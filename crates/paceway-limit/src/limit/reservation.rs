@@ -15,7 +15,7 @@ use crate::{
 use std::{sync::Arc, time::Duration};
 use tokio::{
     task::AbortHandle,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout_at},
 };
 
 /// How late a task may wake for a reservation of limiters without a `margin` of their own. A machine that is suspended for
@@ -41,6 +41,8 @@ pub struct Reservation {
     pub source: Source,
     /// The pauses that were known when the store was asked.
     pub(super) known: PauseVersion,
+    /// The same when it last asked for an earlier instant.
+    pub(super) seen: PauseVersion,
     /// The level of the limiter of `bound_by` after the grant.
     pub level: Level,
     pub(super) spent: bool,
@@ -74,6 +76,7 @@ impl Reservation {
             bound_by: decision.bound_by,
             source: decision.source,
             known,
+            seen: known,
             level: decision.level,
             spent: false,
             is_confirmed: false,
@@ -124,10 +127,19 @@ impl Reservation {
         }
     }
 
-    /// Resolves when a pause covers the instant; see [`Self::paused`].
-    pub async fn until_paused(&self) -> Covering {
-        let is_behind = self.is_after_pause();
-        self.store.pauses().covered(&self.checks, self.at, self.decided(), is_behind).await
+    /// Resolves when a pause covers the instant, see [`Self::paused`]; with `None` when a limiter was freed, so that an earlier
+    /// slot may be had. That never from `lead` before the instant on, when the call makes its callee ready.
+    pub async fn until_paused(&self, lead: Duration) -> Option<Covering> {
+        let covered = |seen| {
+            let (decided, is_behind) = (self.decided(), self.is_after_pause());
+            self.store.pauses().covered(&self.checks, self.at, decided, is_behind, seen)
+        };
+        if self.is_movable(lead)
+            && let Ok(change) = timeout_at(self.at - lead, covered(Some(self.seen))).await
+        {
+            return change;
+        }
+        covered(None).await
     }
 
     /// The pauses that were known when the store was asked, and the instant of its decision.

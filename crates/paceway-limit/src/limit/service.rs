@@ -151,8 +151,8 @@ enum Woken<R> {
     Paused(Covering),
     /// A limiter grants fewer permits than before.
     Slowed,
-    /// A slot before the instant has become free, and is near.
-    NearOpening(Opening),
+    /// A slot before the instant has become free, and is near; `None`: a limiter was freed.
+    NearOpening(Option<Opening>),
     /// The slot has to be confirmed, or the store says that it is another one.
     Turn,
 }
@@ -212,15 +212,17 @@ async fn wait<C: Caller, M: Callee<Error = C::Error>>(
                 let lead = callee.lead();
                 let woken = tokio::select! {
                     biased;
-                    covering = reservation.until_paused() => Woken::Paused(covering),
+                    covering = reservation.until_paused(lead) => {
+                        covering.map_or(Woken::NearOpening(None), Woken::Paused)
+                    }
                     ready = ready_at(&reservation, callee) => Woken::Ready(ready?),
                     () = reservation.turn_comes() => Woken::Turn,
-                    opening = reservation.near_opening(lead) => Woken::NearOpening(opening),
+                    opening = reservation.near_opening(lead) => Woken::NearOpening(Some(opening)),
                     error = caller.interrupted(reservation.at) => return Err(error),
                     () = caller.slowed(&reservation) => Woken::Slowed,
                 };
                 match woken {
-                    Woken::NearOpening(opening) => {
+                    Woken::NearOpening(opening) if !reservation.takes_turns() => {
                         let moving = reservation.move_up(opening, caller.renewed(), lead);
                         match Box::pin(moving).await {
                             Moved::Up(earlier) => {
@@ -249,7 +251,7 @@ async fn wait<C: Caller, M: Callee<Error = C::Error>>(
                         }
                         Box::pin(reservation.ask_again(caller.renewed(), caller.left())).await
                     }
-                    Woken::Slowed => {
+                    Woken::Slowed | Woken::NearOpening(_) => {
                         let renewed = caller.renewed();
                         Box::pin(reservation.ask_in_turn(renewed, || caller.left())).await
                     }

@@ -17,7 +17,7 @@ use super::{Check, Openings, Pause};
 use crate::algorithm::Micros;
 use ahash::RandomState;
 use events::Events;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{
@@ -38,6 +38,8 @@ const MAX_PAUSES: usize = 65_536;
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 /// The error of an end: the store counts in µs, and timers in ms.
 const TIMER_ERROR: Duration = Duration::from_millis(1);
+/// The numbers of the last ends.
+const FREED: usize = 256;
 /// The calls of a process that ask again at one time because of a pause. 10,000 at once would take the time of all others.
 const AT_ONCE: usize = 128;
 
@@ -48,11 +50,10 @@ pub struct Pauses {
     count: AtomicUsize,
     /// The number of the pause that was learned last.
     version: AtomicU64,
-    /// The number of the pause that was learned last when messages of the store could be missed last: an operator may have
-    /// ended it and those before it, unheard.
-    unheard: AtomicU64,
-    /// The same for the last loss of the store's states.
-    lost: AtomicU64,
+    /// By a hash of the state, the number of the last end of its pause, or of the last reset. Two states may share one, and then
+    /// calls ask once in vain.
+    freed: [AtomicU64; FREED],
+    hasher: RandomState,
     table: RwLock<PauseTable>,
     waiting: WaitingCalls,
     events: Events,
@@ -79,6 +80,8 @@ struct PauseTable {
     ends: BTreeSet<(Instant, Arc<str>)>,
     /// The limiters that operators hold.
     holds: Arc<[LimiterHold]>,
+    /// When the store last ended a pause, or lost its states: replies to older questions say nothing about pauses.
+    outdated: Option<Instant>,
 }
 
 /// A pause of one state.
@@ -91,8 +94,8 @@ pub struct KnownPause {
     /// How long it takes as a whole, as far as this process knows.
     whole: Micros,
     version: u64,
-    /// The store has said that it knows of this end. A pause that this process has learned from an answer of the upstream
-    /// is on its way to the store until then.
+    /// The store has said that it knows of this end, and has lost no states since. A pause that this process has learned from
+    /// an answer of the upstream is on its way to the store until then.
     is_told: bool,
     /// The store decided as if there were no pause; when that was noticed.
     doubted: Option<Instant>,
@@ -109,8 +112,8 @@ impl Default for Pauses {
         Self {
             count: AtomicUsize::new(0),
             version: AtomicU64::new(0),
-            unheard: AtomicU64::new(0),
-            lost: AtomicU64::new(0),
+            freed: [const { AtomicU64::new(0) }; FREED],
+            hasher: RandomState::new(),
             table: RwLock::default(),
             waiting: WaitingCalls::default(),
             events: Events::default(),
@@ -137,21 +140,29 @@ impl Pauses {
     /// Records that the store has paused the state `key` for `left` µs from now on because of an answer with `status` (0: not
     /// known). A pause is never shortened. The calls that wait for an instant within it are woken, the earliest first.
     pub fn learn(&self, key: &str, left: Micros, status: u16) {
-        self.learn_until(key, Instant::now() + span(left), status, true);
+        self.learn_until(key, Instant::now() + span(left), status, true, None);
     }
 
     /// The same for a pause of which the store does not know yet: this process has received the answer that causes it.
     pub fn learn_first(&self, key: &str, left: Micros, status: u16) {
-        self.learn_until(key, Instant::now() + span(left), status, false);
+        self.learn_until(key, Instant::now() + span(left), status, false, None);
     }
 
     /// The same for a pause of which `left` µs were left at some instant since `asked`: when a call of the store was sent,
     /// say. The end that is learned is never later than the true one.
     pub fn learn_since(&self, key: &str, asked: Instant, left: Micros, status: u16) {
-        self.learn_until(key, asked + span(left), status, true);
+        self.learn_until(key, asked + span(left), status, true, Some(asked));
     }
 
-    fn learn_until(&self, key: &str, until: Instant, status: u16, tells: bool) {
+    /// `tells`: the store says so, which was asked at `asked` if it is no message.
+    fn learn_until(
+        &self,
+        key: &str,
+        until: Instant,
+        status: u16,
+        tells: bool,
+        asked: Option<Instant>,
+    ) {
         let now = Instant::now();
         let covers = |known: KnownPause| {
             known.covers(until, status) && (known.is_told || !(tells && known.ends_by(until)))
@@ -162,6 +173,9 @@ impl Pauses {
         }
         let event = {
             let mut table = self.table.write();
+            if asked.is_some_and(|asked| table.outdated.is_some_and(|since| asked <= since)) {
+                return;
+            }
             let before = table.all.get_key_value(key).map(|(key, known)| (key.clone(), *known));
             let (key, before) = match before {
                 Some((_, known)) if covers(known) => return,
@@ -219,17 +233,33 @@ impl Pauses {
         self.hears.load(SeqCst)
     }
 
-    /// Forgets the pause of `key`, because an operator has ended it.
+    /// Forgets the pause of `key`, because an operator has ended it or has reset the limiter. The calls that wait for it are
+    /// woken, the earliest first: newcomers would come before them.
     pub fn end(&self, key: &str) {
-        let gone = {
-            let mut table = self.table.write();
-            let gone = table.remove(key);
-            self.count.store(table.count(), SeqCst);
-            gone
-        };
+        self.end_in(self.table.write(), key);
+    }
+
+    fn end_in(&self, mut table: RwLockWriteGuard<'_, PauseTable>, key: &str) {
+        table.outdated = Some(Instant::now());
+        let gone = table.remove(key);
+        self.count.store(table.count(), SeqCst);
+        drop(table);
         if let Some((key, known)) = gone {
             self.events.say(PauseEvent::Ended { key, is_over: known.until <= Instant::now() });
         }
+        self.freed(key).store(self.version.fetch_add(1, SeqCst) + 1, SeqCst);
+        self.waiting.wake(key, Instant::now() + LONGEST);
+    }
+
+    fn freed(&self, key: &str) -> &AtomicU64 {
+        &self.freed[self.hasher.hash_one(key) as usize % FREED]
+    }
+
+    /// Whether a limiter of `checks` that enforces was freed since the pauses of `asked` were known: its pause has ended before
+    /// its time, or its state is as if it were unused.
+    pub(crate) fn freed_since(&self, checks: &[Check], asked: PauseVersion) -> bool {
+        let is_freed = |check: &Check| self.freed(&check.key).load(SeqCst) > asked.0;
+        checks.iter().any(|check| check.enforce && is_freed(check))
     }
 
     /// The pause of the state `key`, if there is one.

@@ -2,9 +2,13 @@
 
 use super::*;
 use crate::{
-    algorithm::{Concurrency, Micros, TokenBucket},
-    store::{Entry, LimiterHold, Pause},
+    algorithm::{
+        Concurrency, FixedWindow, LeakyBucket, Micros, SlidingWindow, TokenBucket, WarmUp,
+        fair::Priority,
+    },
+    store::{Entry, LimiterHold, Pause, StoreAdmin, Turn},
 };
+use rstest::rstest;
 
 const SECOND: Micros = 1_000_000;
 
@@ -155,7 +159,8 @@ async fn a_pause_that_the_store_has_lost_is_kept_and_written_again() {
     let store: Arc<dyn Store> = memory.clone();
     let (checks, start) = (checks("a", 10, 10), Instant::now());
     pause(&store, &checks, 3 * SECOND).await;
-    lose(&store, &memory, &checks);
+    forget(&store, &memory, &checks);
+    store.pauses().lost_states();
     let refused = call(&store, &checks, Duration::ZERO).await.expect("no panic");
     assert_eq!(refused.expect_err("refused"), (start, seconds(3.0)));
     let calls: Vec<_> = (0..20).map(|_| call(&store, &checks, seconds(10.0))).collect();
@@ -169,26 +174,25 @@ async fn a_pause_that_the_store_has_lost_is_kept_and_written_again() {
     assert!(made.windows(2).all(|pair| pair[1] - pair[0] >= seconds(0.099)), "{made:?}");
 }
 
-/// An operator ends a pause.
+/// An operator ends a pause, and the message comes late or never. After 100 ms the pause was written to the store again.
 #[tokio::test(start_paused = true)]
 async fn a_pause_that_an_operator_has_ended_is_not_written_again() {
     let memory = Arc::new(MemoryStore::default());
     let store: Arc<dyn Store> = memory.clone();
     let (checks, start) = (checks("a", 10, 10), Instant::now());
     pause(&store, &checks, 3 * SECOND).await;
-    lose(&store, &memory, &checks);
-    // The message is on its way while two calls notice.
-    let calls = [(); 2].map(|()| call(&store, &checks, seconds(10.0)));
+    let waits = call(&store, &checks, seconds(10.0));
     sleep(seconds(0.05)).await;
-    store.pauses().end("a");
-    for call in calls {
-        let at = call.await.expect("no panic").expect("made") - start;
-        assert!((seconds(0.0)..seconds(0.2)).contains(&at), "{at:?}");
+    forget(&store, &memory, &checks);
+    let calls = [(); 2].map(|()| call(&store, &checks, Duration::ZERO));
+    for call in calls.into_iter().chain([waits]) {
+        assert_eq!(call.await.expect("no panic").expect("made") - start, seconds(0.05));
     }
+    assert_eq!(store.look(&checks[0]).get().await.expect("a level").paused, 0);
 }
 
 /// Makes the store forget a pause that this process still knows.
-fn lose(store: &Arc<dyn Store>, memory: &MemoryStore, checks: &Checks) {
+fn forget(store: &Arc<dyn Store>, memory: &MemoryStore, checks: &Checks) {
     let known = store.pauses().get(&checks[0].key).expect("a pause");
     let now = memory.now();
     memory.run_at(now, &[Entry::Forget { check: checks[0].clone() }]);
@@ -295,4 +299,74 @@ async fn calls_of_a_limiter_that_an_operator_holds_wait_for_its_release() {
     let begun = Instant::now();
     let at = call(&store, &a, seconds(10.0)).await.expect("no panic").expect("time enough");
     assert_eq!(at.duration_since(begun), seconds(2.0));
+}
+
+/// A vendor asks for 15 s. After 3 s an operator resets the limiter: 21 calls that waited were made after 12 s, and newcomers
+/// at once.
+#[rstest]
+#[case::token_bucket(TokenBucket::new(20, SECOND, 20).map(Algorithm::TokenBucket))]
+#[case::leaky_bucket(LeakyBucket::new(20, SECOND, 0, None).map(Algorithm::LeakyBucket))]
+#[case::sliding_window(SlidingWindow::new(20, SECOND, 0).map(Algorithm::SlidingWindow))]
+#[case::fixed_window(FixedWindow::new(20, SECOND).map(Algorithm::FixedWindow))]
+#[case::warm_up(WarmUp::new(20, SECOND, SECOND / 10, 3.0).map(Algorithm::WarmUp))]
+#[tokio::test(start_paused = true)]
+async fn a_reset_wakes_the_calls_that_wait_for_a_pause_in_their_order(
+    #[case] rule: Option<Algorithm>,
+    // A list has a state for each of its rates, which are reset one after the other.
+    #[values(1, 2)] rates: usize,
+    #[values(false, true)] is_fair: bool,
+) {
+    let memory = Arc::new(MemoryStore::default());
+    let store: Arc<dyn Store> = memory.clone();
+    let check = |i: usize| Check::new(format!("{{a}}{i}"), rule.expect("a rule"));
+    let turn = Turn::new("tenant", 1, Priority::Normal);
+    let fair = |check: Check| if is_fair { check.with_turn(turn.clone()) } else { check };
+    let checks: Checks = (0..rates).map(|i| fair(check(i))).collect::<Vec<_>>().into();
+    pause(&store, &checks, 15 * SECOND).await;
+    let mut calls = Vec::new();
+    for _ in 0..21 {
+        calls.push(call(&store, &checks, seconds(30.0)));
+        sleep(Duration::from_millis(1)).await;
+    }
+    // Calls that take turns have said by then that their gateway lives.
+    sleep(seconds(3.0)).await;
+    let reset = Instant::now();
+    for check in checks.iter() {
+        memory.forget(check).get().await.expect("an answer");
+        sleep(Duration::from_millis(5)).await;
+    }
+    let mut made = Vec::new();
+    for call in calls {
+        made.push(call.await.expect("no panic").expect("made") - reset);
+    }
+    assert!(made.is_sorted(), "{made:?}");
+    assert!(made[0] <= seconds(0.1), "{made:?}");
+    // As fast as the rule allows, and no faster.
+    assert!(made[20] <= seconds(2.3), "{made:?}");
+    assert!(
+        matches!(rule, Some(Algorithm::FixedWindow(_))) || made[20] >= seconds(0.05),
+        "{made:?}"
+    );
+}
+
+/// A reset of a limiter that is not paused frees it as well: the calls that wait for its old slots get new ones.
+#[tokio::test(start_paused = true)]
+async fn a_reset_of_a_limiter_that_is_used_up_wakes_the_calls_that_wait_for_it() {
+    let memory = Arc::new(MemoryStore::default());
+    let (store, checks): (Arc<dyn Store>, _) = (memory.clone(), checks("a", 1, 3));
+    let calls: Vec<_> = (0..9).map(|_| call(&store, &checks, seconds(30.0))).collect();
+    sleep(seconds(0.5)).await;
+    let reset = Instant::now();
+    memory.forget(&checks[0]).get().await.expect("an answer");
+    let mut made = Vec::new();
+    for call in calls {
+        made.extend(call.await.expect("no panic").expect("made").checked_duration_since(reset));
+    }
+    made.sort();
+    let expected = [0.0, 0.0, 0.0, 1.0, 2.0, 3.0].map(seconds);
+    assert!(made.len() == 6 || made.len() == 9, "{made:?}");
+    let waited = &made[made.len() - 6..];
+    for (made, expected) in waited.iter().zip(expected) {
+        assert!(*made <= expected + seconds(0.01), "{waited:?}");
+    }
 }

@@ -1,14 +1,14 @@
 //! Calls that take turns at a limiter with fair sharing, in virtual time over the memory store.
 
-use super::*;
+use super::{super::move_up::Moved, *};
 use crate::{
     algorithm::{
         FixedWindow, LeakyBucket, Micros, SlidingWindow, TokenBucket, WarmUp, fair::Priority,
     },
-    store::{Pause, StoreAdmin, Turn},
+    store::{Opening, Pause, StoreAdmin, Turn},
 };
 use rstest::rstest;
-use tokio::task::JoinHandle;
+use tokio::{task::JoinHandle, time::timeout};
 
 const SECOND: Micros = 1_000_000;
 /// The slots of the tests are 50 ms apart.
@@ -292,4 +292,34 @@ async fn a_pause_keeps_the_order() {
     for pair in made.windows(2) {
         assert!(pair[1].0 - pair[0].0 >= SLOT - Duration::from_millis(1), "{made:?}");
     }
+}
+
+/// A call that waits behind a pause confirms, because the store has given it another slot, or asks for a slot that has become
+/// free. An operator resets the limiter at that moment. Such a call was not woken, and was made at the end of the pause.
+#[rstest]
+#[tokio::test(start_paused = true)]
+async fn a_reset_while_a_call_asks_the_store_wakes_it_afterwards(
+    #[values(true, false)] takes_turns: bool,
+) {
+    let memory = Arc::new(MemoryStore::default());
+    let store: Arc<dyn Store> = memory.clone();
+    let check = check(bucket(), "tenant", 1);
+    let checks: Checks = [if takes_turns { check } else { Check { turn: None, ..check } }].into();
+    let pause = Pause { span: 60 * SECOND, whole: 60 * SECOND, status: 429 };
+    store.pause(&checks, pause).get().await.expect("paused");
+    let asked = ask(&store, &checks, Duration::from_secs(180)).await.expect("an answer");
+    let Admission::Granted(mut reservation) = asked else { panic!("a slot") };
+    assert!(reservation.wait >= Duration::from_secs(60));
+    memory.forget(&checks[0]).get().await.expect("reset");
+    if takes_turns {
+        assert!(reservation.confirm().await, "it keeps its slot");
+        let woken = reservation.until_paused(Duration::ZERO);
+        assert_eq!(timeout(Duration::ZERO, woken).await, Ok(None));
+        return;
+    }
+    let opening = Some(Opening::new(Instant::now()));
+    let Moved::Up(moved) = reservation.move_up(opening, None, Duration::ZERO).await else {
+        panic!("it has no earlier slot")
+    };
+    assert!(moved.wait.is_zero());
 }

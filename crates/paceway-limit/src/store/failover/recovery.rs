@@ -5,7 +5,7 @@ use super::{Failover, PROBE, Process, local::Debt};
 use crate::{
     algorithm::{MAX_BUDGET, reserve::Part},
     log::{Permit, Throttle},
-    store::{Check, Pause, Source, Store, StoreError},
+    store::{Check, Doubt, Source, Store, StoreError},
 };
 use std::{
     collections::HashMap,
@@ -206,17 +206,23 @@ impl Failover {
         self.process.local.forget(&self.process.health, idle)
     }
 
-    /// Writes the pauses of the limiters that were decided here, and of those in `looked`, to the store. One that it does not
-    /// receive is written by the first request that notices.
+    /// Writes the pauses of the limiters that were decided here, and of those in `looked`, to the store, except those that an
+    /// operator has ended meanwhile. One that it does not receive is written by the first request that notices.
     async fn pause_again(&self, is_meant: impl Fn(&str) -> bool, looked: &[Check]) {
         let Process { health, local, .. } = &*self.process;
         let mut all = local.pauses(health, is_meant);
         let known = |check: &Check| Some((check.clone(), health.pauses.get(&check.key)?.pause()));
         all.extend(looked.iter().filter(|check| check.enforce).filter_map(known));
         for pauses in all.chunks(AT_ONCE) {
-            let pause =
-                |(check, pause): &(Check, Pause)| self.store.pause(&[check.clone()].into(), *pause);
-            let asked: Vec<_> = pauses.iter().map(pause).collect();
+            let known = health.pauses.version();
+            let looks: Vec<_> = pauses.iter().map(|(check, _)| self.store.look(check)).collect();
+            let mut asked = Vec::new();
+            for (look, (check, pause)) in looks.into_iter().zip(pauses) {
+                let is_free = matches!(look.get().await, Ok(level) if level.paused == 0);
+                if !(is_free && health.pauses.doubt(&check.key, known) == Doubt::Ask) {
+                    asked.push(self.store.pause(&[check.clone()].into(), *pause));
+                }
+            }
             for answer in asked {
                 // An error is counted where every call is.
                 drop(answer.get().await);

@@ -84,8 +84,10 @@ impl StoreAdmin for MemoryStore {
     }
 
     fn forget(&self, check: &Check) -> Answer<bool> {
+        let done = self.done(Entry::Forget { check: check.clone() });
+        // The calls that wait ask again.
         self.shared.pauses.end(&check.key);
-        self.done(Entry::Forget { check: check.clone() })
+        done
     }
 
     fn exchange(

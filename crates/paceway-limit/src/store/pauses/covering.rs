@@ -6,7 +6,7 @@ use crate::{
     algorithm::Micros,
     store::{Check, Pause},
 };
-use std::{sync::atomic::Ordering::SeqCst, time::Duration};
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// A pause is known within 100 ms, and its end to 100 ms: messages and replies take time.
@@ -23,21 +23,21 @@ pub struct Covering {
     pub status: u16,
     /// How long it takes as a whole.
     whole: Micros,
-    /// The store was asked after the pause was learned, so it has lost the pause.
+    /// The store was asked after the pause was learned, so it has lost the pause, or an operator has ended it.
     pub is_lost: bool,
     /// An operator holds the limiter, of which the store does not know.
     pub is_held: bool,
 }
 
-/// The next step of a call whose store has lost a pause.
+/// The next step of a call whose store does not know of a pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doubt {
-    /// It waits until this instant: the message that an operator has ended the pause may be on its way.
+    /// It waits until this instant: the pause may be on its way to the store.
     Wait(Instant),
     /// It writes the pause to the store again; no other call does that within the next 100 ms.
     Restore,
-    /// It asks again: the pause is forgotten, because an operator has probably ended it while the messages of the store were
-    /// missed.
+    /// It asks again: there is another pause by now, or none. One that the store knew, and does not know although it has lost
+    /// no states, was ended by an operator; the message may come later, or never.
     Ask,
 }
 
@@ -88,43 +88,40 @@ impl Pauses {
         paused.chain(held).max_by_key(|covering| covering.until)
     }
 
-    /// Resolves when a pause is learned that covers the instant `at`; see [`covering`](Self::covering).
+    /// Resolves when a pause is learned that covers the instant `at`, see [`covering`](Self::covering); with `None` when a
+    /// limiter was freed that may be so since the pauses of `seen` were known, if there are any.
     pub async fn covered(
         &self,
         checks: &[Check],
         at: Instant,
         asked: (PauseVersion, Instant),
         is_behind: bool,
-    ) -> Covering {
+        seen: Option<PauseVersion>,
+    ) -> Option<Covering> {
         let place = self.waiting.enter(checks, at);
         loop {
-            if let Some(covering) = self.covering(checks, at, asked, is_behind) {
+            let covering = self.covering(checks, at, asked, is_behind);
+            if covering.is_some() || seen.is_some_and(|seen| self.freed_since(checks, seen)) {
                 return covering;
             }
             place.woken().await;
         }
     }
 
-    /// Whether the store may have ended a pause without a message that reached this process. It has lost no states since
-    /// then, so it was an operator.
-    fn may_be_ended(&self, known: KnownPause) -> bool {
-        let is_unheard = known.version <= self.unheard.load(SeqCst);
-        known.is_told && is_unheard && known.version > self.lost.load(SeqCst)
-    }
-
-    /// Notes that the store decided as if `key` were not paused, and says what the call does next.
-    pub fn doubt(&self, key: &str) -> Doubt {
+    /// Notes that the store decided as if `key` were not paused, although it was asked when the pauses of `asked` were known, and
+    /// says what the call does next.
+    pub fn doubt(&self, key: &str, asked: PauseVersion) -> Doubt {
         let now = Instant::now();
         let mut table = self.table.write();
-        let Some(known) = table.all.get_mut(key) else { return Doubt::Wait(now) };
+        let known = table.all.get_mut(key).filter(|known| known.version <= asked.0);
+        let Some(known) = known else { return Doubt::Ask };
+        if known.is_told {
+            self.end_in(table, key);
+            return Doubt::Ask;
+        }
         let since = *known.doubted.get_or_insert(now);
         if now.duration_since(since) < KNOWN_WITHIN {
             return Doubt::Wait(since + KNOWN_WITHIN);
-        }
-        if self.may_be_ended(*known) {
-            drop(table);
-            self.end(key);
-            return Doubt::Ask;
         }
         known.doubted = Some(now);
         Doubt::Restore

@@ -2,6 +2,7 @@
 
 use super::Pauses;
 use std::sync::atomic::Ordering::SeqCst;
+use tokio::time::Instant;
 
 impl Pauses {
     /// Notes whether the store's messages about pauses arrive. Permits are not kept while they do not.
@@ -12,14 +13,10 @@ impl Pauses {
         }
     }
 
-    /// Notes that messages of the store may have been missed until now: a subscription begins, for example after its
-    /// connection broke.
-    pub(in crate::store) fn missed_messages(&self) {
-        self.unheard.store(self.version.load(SeqCst), SeqCst);
-    }
-
     /// Notes that the store has lost states, and with them perhaps the pauses that are known.
-    pub(in crate::store) fn lost_states(&self) {
-        self.lost.store(self.version.load(SeqCst), SeqCst);
+    pub(crate) fn lost_states(&self) {
+        let mut table = self.table.write();
+        table.outdated = Some(Instant::now());
+        table.all.values_mut().for_each(|known| known.is_told = false);
     }
 }

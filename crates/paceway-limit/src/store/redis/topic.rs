@@ -54,10 +54,7 @@ impl Topic {
             // Every waiting request asks again.
             Self::Calls(calls) => calls.call_all(),
             // The next reply about a paused limiter says so. Waiting calls keep the slots that they have.
-            Self::News { pauses, .. } => {
-                pauses.missed_messages();
-                pauses.set_hears(true);
-            }
+            Self::News { pauses, .. } => pauses.set_hears(true),
         }
     }
 
@@ -65,7 +62,6 @@ impl Topic {
     pub(super) fn ends(&self) {
         if let Self::News { pauses, .. } = self {
             pauses.set_hears(false);
-            pauses.missed_messages();
         }
     }
 

@@ -84,6 +84,24 @@ async fn a_pause_that_begins_without_the_store_is_written_when_it_is_back() {
     assert_eq!(pass(&failover, &checks, 5).await, (0, Source::Shared));
 }
 
+/// An operator ends the pause through another gateway during the outage. This one wrote it to the store again.
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_was_ended_during_an_outage_is_not_written_again() {
+    let (far, [failover, _]) = failovers(1);
+    let checks = checks(OnFailure::Share { period: SECOND });
+    settled().await;
+    failover.pause(&checks, of(60 * SECOND)).get().await.expect("paused");
+    set(&far, Mood::IsGone);
+    until(&failover, Breaker::Open).await;
+    assert_eq!(pass(&failover, &checks, 2).await, (0, Source::Local));
+    far.memory.run_at(far.memory.now(), &[Entry::Forget { check: checks[0].clone() }]);
+    set(&far, Mood::Works);
+    until(&failover, Breaker::Closed).await;
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!((failover.pauses().is_empty(), paused(&far, &checks)), (true, 0));
+    assert_eq!(pass(&failover, &checks, 5).await, (5, Source::Shared));
+}
+
 /// The pause closes a limiter that has granted nothing. It is no debt that the store is charged.
 #[tokio::test(start_paused = true)]
 async fn a_pause_is_no_debt() {
