@@ -123,7 +123,8 @@ impl Reservation {
     }
 
     /// Takes permits at an earlier instant while it has its own, and refunds these afterwards: the permits of a share, those of
-    /// a rule that has changed since, and those of a limiter that was freed.
+    /// a rule that has changed since, and those of a limiter that was freed. Such a limiter grants its slot to another call,
+    /// too, so that permits for the same instant are as welcome.
     async fn take_beside_own(
         mut self,
         opening: Option<Opening>,
@@ -133,17 +134,19 @@ impl Reservation {
         let (indices, store, was) = (rates(&checks), self.store.clone(), self.at);
         let asked = async {
             let _turn = store.pauses().turn().await;
-            let budget = (was - LEAST_GAIN).saturating_duration_since(Instant::now());
+            let latest = if opening.is_some() { was - LEAST_GAIN } else { was };
             let checks: Checks = indices.iter().map(|i| checks[*i].clone()).collect();
-            ask(&store, &checks, budget).await
+            ask(&store, &checks, latest.saturating_duration_since(Instant::now())).await
         };
         match timeout_at(was - lead, asked).await {
-            Ok(Ok(Admission::Granted(earlier))) if self.is_after(&earlier) => {
+            Ok(Ok(Admission::Granted(other)))
+                if other.source == self.source && (other.at < was || opening.is_none()) =>
+            {
                 let before = self.checks.clone();
-                let old = self.take_over(earlier, checks, &indices);
+                let old = self.take_over(other, checks, &indices);
                 self.store.refund(self.source, &before, &old);
                 self.pass_on(&old);
-                Moved::Up(self)
+                if self.at < was { Moved::Up(self) } else { Moved::Stays(self) }
             }
             Ok(Ok(Admission::Refused(_))) => self.stays(opening),
             Ok(Ok(Admission::Granted(other))) => {
@@ -177,11 +180,6 @@ impl Reservation {
     fn refund_unseen(mut self) {
         self.store.refund(self.source, &self.checks, &self.parts);
         self.spend();
-    }
-
-    /// Whether `earlier`, which the store of this reservation granted, comes before it.
-    fn is_after(&self, earlier: &Self) -> bool {
-        earlier.source == self.source && earlier.at < self.at
     }
 
     /// Takes the permits of `earlier` in place of those of rates, which it returns: the checks of `earlier` are those of `checks`
