@@ -8,7 +8,7 @@ use crate::{
 use paceway::{
     algorithm::{MAX_BUDGET, reserve::Part},
     store::{
-        Check, Entry, Reply,
+        Check, Entry, Pause, Reply,
         batch::{Beat, Heartbeat},
         memory::MemoryStore,
     },
@@ -60,10 +60,14 @@ pub(crate) enum Defect {
     DebtsSkipWindows,
     /// Permits that calls did not use come back twice, so that they are granted beside promised slots.
     UnusedComesTwice,
+    /// The other gateways do not learn that an operator has reset a limiter, so that their waiting requests stay held.
+    EndsAreNotTold,
+    /// A pause of a second empties a limiter of a long period.
+    PausesEmptyAll,
 }
 
 impl Defect {
-    pub(crate) const ALL: [Self; 20] = [
+    pub(crate) const ALL: [Self; 22] = [
         Self::LateBeatsAreDropped,
         Self::NobodyElseLives,
         Self::AbsentOnesHaveNoShare,
@@ -84,6 +88,8 @@ impl Defect {
         Self::SlotsAreTakenFirst,
         Self::DebtsSkipWindows,
         Self::UnusedComesTwice,
+        Self::EndsAreNotTold,
+        Self::PausesEmptyAll,
     ];
 
     /// The weather of the histories in which this defect shows, so that few histories find it.
@@ -104,6 +110,8 @@ impl Defect {
             | Self::SlotsAreTakenFirst
             | Self::DebtsSkipWindows
             | Self::UnusedComesTwice
+            | Self::EndsAreNotTold
+            | Self::PausesEmptyAll
             | Self::StatesEndSoon => Weather::Calm,
             _ => Weather::Rough,
         }
@@ -118,6 +126,8 @@ impl Defect {
             Self::SlotsAreTakenFirst => Scene::Settled,
             Self::DebtsSkipWindows => Scene::Owed,
             Self::UnusedComesTwice => Scene::Files,
+            Self::EndsAreNotTold => Scene::Freed,
+            Self::PausesEmptyAll => Scene::Long,
             _ => Scene::Plain,
         }
     }
@@ -188,6 +198,15 @@ pub(crate) fn run(
             let refunds = entries.iter().filter(|entry| matches!(entry, Entry::Refund { .. }));
             server.run(at, &Arc::new(refunds.cloned().collect()));
             server.run(at, entries)
+        }
+        Some(Defect::PausesEmptyAll) => {
+            let emptying = |entry: &Entry| match entry.clone() {
+                Entry::Pause { check, pause } => {
+                    Entry::Pause { check, pause: Pause::emptying(pause.span, pause.status) }
+                }
+                entry => entry,
+            };
+            server.run(at, &Arc::new(entries.iter().map(emptying).collect()))
         }
         Some(Defect::StatesEndSoon) if at % 7 == 0 => {
             let check = entries[0].checks()[0].clone();

@@ -129,7 +129,7 @@ const HEARTBEAT: Micros = 500 * MS;
 /// Permits that may exceed a rule, however long a history is.
 pub(crate) fn excess(history: &History, record: &Record, limiter: usize) -> i64 {
     match history.weather {
-        Weather::Calm => 0,
+        Weather::Calm => resets(history, limiter),
         Weather::Slow => {
             at_the_start(history, record, limiter) + answers_too_late(history, record, limiter)
         }
@@ -141,6 +141,26 @@ pub(crate) fn excess(history: &History, record: &Record, limiter: usize) -> i64 
             at_the_start(history, record, limiter) + late + steps + outages.sum::<i64>()
         }
     }
+}
+
+/// A limiter that an operator resets grants a burst more, or a window; and a call whose slot is due within some ms keeps it.
+fn resets(history: &History, limiter: usize) -> i64 {
+    let is_of = |it: &&UpstreamThrottle| {
+        it.ended.is_some() && history.routes[it.route].limiters.contains(&limiter)
+    };
+    let resets = history.throttles.iter().filter(is_of).count() as i64;
+    resets * (history.limiters[limiter].rule.limit() + 1)
+}
+
+/// How long after the end of a pause all of the `waiting` requests are sent: all gateways know of the end, and each has its slot.
+/// A window lets some of them pass only when it ends.
+pub(crate) fn freed_within(history: &History, route: usize, waiting: i64) -> Micros {
+    let slowest = |limiter: &usize| {
+        let limiter = &history.limiters[*limiter];
+        (waiting + 1) * limiter.spacing(0) + limiter.period + limiter.rule.margin()
+    };
+    let slots = history.routes[route].limiters.iter().map(slowest).max().unwrap_or(0);
+    KNOWN + slots + longest_timeout(history)
 }
 
 /// A gateway that has not received the number of gateways takes the whole rule for its share: one burst for each.

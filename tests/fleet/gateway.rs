@@ -39,7 +39,7 @@ pub(crate) struct Process {
     pub(crate) requests: Vec<AbortHandle>,
     pub(crate) is_open: bool,
     pub(crate) process: Arc<failover::Process>,
-    _keeper: Arc<dyn Store>,
+    pub(crate) keeper: Arc<Failover>,
 }
 
 /// A request, as its gateway sees it.
@@ -136,7 +136,7 @@ impl Process {
             watch::channel(looked(history).into()).1,
         );
         let (requests, is_open) = (Vec::new(), true);
-        Self { number, stores, requests, is_open, process, _keeper: Arc::new(keeper) }
+        Self { number, stores, requests, is_open, process, keeper: Arc::new(keeper) }
     }
 
     /// Ends the process and all of its requests.
@@ -208,7 +208,7 @@ impl Request {
                     let (gateway, route, key) = (self.gateway, self.route, self.key);
                     let refusal = SeenRefusal { gateway, route, key, at: now, until };
                     upstream.refusals.lock().push(refusal);
-                    let pause = Pause::emptying(until - now, 429);
+                    let pause = Pause::of(limit::duration(until - now), 429);
                     // Its error says that the store does not know of the pause yet.
                     drop(store.pause(&checks, pause).get().await);
                 }

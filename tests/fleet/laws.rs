@@ -3,8 +3,8 @@
 
 use crate::{
     exceptions::{
-        clocks_differ, end_differs, excess, known_after, known_cost, lateness, paused,
-        places_beyond,
+        clocks_differ, end_differs, excess, freed_within, known_after, known_cost, lateness,
+        paused, places_beyond,
     },
     history::{History, Limiter, MS, Micros, SECOND, Scene, Weather},
     run::Record,
@@ -38,6 +38,7 @@ pub(crate) fn judge(history: &History, record: &Record) -> Verdict {
     lives_count_once(history, record)?;
     others_get_unused_permits(history, record)?;
     debts_are_paid(history, record)?;
+    the_end_of_a_pause_wakes(history, record)?;
     for seen in &record.seen {
         nobody_waits_in_vain(history, seen)?;
         never_early_nor_late(history, seen)?;
@@ -146,7 +147,9 @@ fn never_too_many_places(history: &History, record: &Record, number: usize, key:
 /// Law 2, for histories without faults in which requests always wait: at least 99 % of the rule is used.
 fn never_idle(history: &History, record: &Record, number: usize) -> Verdict {
     let route = &history.routes[number];
-    let limiters = || route.limiters.iter().map(|limiter| &history.limiters[*limiter]);
+    // A limiter whose period is longer than the history never binds.
+    let binds = |limiter: &&Limiter| limiter.period <= history.load;
+    let limiters = || route.limiters.iter().map(|it| &history.limiters[*it]).filter(binds);
     let each = |limiter: &Limiter| match limiter.rule {
         // A window holds whole requests only.
         Algorithm::SlidingWindow(_) | Algorithm::FixedWindow(_) => {
@@ -190,7 +193,7 @@ fn nothing_is_sent_in_a_pause(history: &History, record: &Record) -> Verdict {
         for seen in record.seen.iter().filter(of_same) {
             let known = refusal.at + known_after(history, refusal, seen);
             let Some((at, _)) = seen.sent.filter(|(at, _)| *at > known) else { continue };
-            if at < refusal.until - end_differs(history) {
+            if at < history.freed(refusal.route, refusal.until) - end_differs(history) {
                 return broken("nothing is sent in a pause", format!("{seen}; {refusal:?}"));
             }
         }
@@ -251,6 +254,26 @@ fn debts_are_paid(history: &History, record: &Record) -> Verdict {
                     "{known} permits are known to be used from {from} ms on, before {last} for {to} ms, where {most} are allowed"
                 );
                 return broken("debts are paid", how);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Law 18: an operator ends a pause, and the requests that wait are sent as soon as the rule allows all of them. Those of a
+/// gateway go in the order in which they came; the order between gateways is that of their calls.
+fn the_end_of_a_pause_wakes(history: &History, record: &Record) -> Verdict {
+    for throttle in &history.throttles {
+        let Some(ended) = throttle.ended else { continue };
+        let waits = |seen: &&Seen| {
+            let is_over = seen.ended.as_ref().is_some_and(|(at, _)| *at <= ended);
+            seen.route == throttle.route && seen.came <= ended && !is_over
+        };
+        let waiting: Vec<_> = record.seen.iter().filter(waits).collect();
+        let latest = ended + freed_within(history, throttle.route, waiting.len() as i64);
+        for seen in waiting {
+            if seen.sent.is_none_or(|(at, _)| at > latest) {
+                return broken("the end of a pause wakes", format!("{seen}; ended at {ended}"));
             }
         }
     }

@@ -128,6 +128,8 @@ enum News {
     Paused(Micros),
     /// A slot that comes in so many µs has become free.
     Opened(Micros),
+    /// An operator has reset a limiter.
+    Freed,
 }
 
 /// A connection of a gateway, which its store sends calls on.

@@ -3,14 +3,14 @@
 use crate::{
     controls::Defect,
     gateway::{Process, Request, checks},
-    history::{Fault, History, MS, Micros, Route, SECOND, What},
+    history::{Fault, History, MS, Micros, Route, SECOND, UpstreamThrottle, What},
     network::Network,
     upstream::{Seen, SeenRefusal, Upstream},
 };
 use fastrand::Rng;
 use paceway::{
     limit::{self, Admission},
-    store::{Source, Store},
+    store::{Source, Store, StoreAdmin},
 };
 use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
@@ -81,6 +81,9 @@ impl Fleet {
         }
         for route in 0..self.history.routes.len() {
             tokio::spawn(self.clone().load(route));
+        }
+        for throttle in self.history.throttles.clone() {
+            tokio::spawn(self.clone().free(throttle));
         }
         for fault in self.history.faults.clone() {
             tokio::spawn(self.clone().suffer(fault));
@@ -197,6 +200,21 @@ impl Fleet {
                 network.until(until.max(at + DRAIN) + SECOND).await;
                 self.start(gateway).await;
             }
+        }
+    }
+
+    /// An operator resets the limiters of a route, because the upstream refuses no longer.
+    async fn free(self, throttle: UpstreamThrottle) {
+        let Some(ended) = throttle.ended else { return };
+        self.network.until(ended).await;
+        let keeper = self
+            .processes
+            .lock()
+            .iter()
+            .find_map(|(process, _)| process.as_ref().map(|process| process.keeper.clone()));
+        for check in checks(&self.history, &self.history.routes[throttle.route], 0).iter() {
+            let Some(keeper) = &keeper else { return };
+            keeper.forget(check).get().await.expect("the store answers");
         }
     }
 

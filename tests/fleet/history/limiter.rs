@@ -42,6 +42,11 @@ impl Limiter {
     /// A limiter of the tokens that answers cost.
     pub(super) fn tokens(rng: &mut Rng) -> Self {
         let (count, period) = (*choice(rng, &[60, 120]), *choice(rng, &[500, 1000]) * MS);
+        Self::at_once(count, period, rng)
+    }
+
+    /// A limiter that grants `count` permits at once, and then none for long.
+    pub(super) fn at_once(count: i64, period: Micros, rng: &mut Rng) -> Self {
         let rule = match rng.u8(0..3) {
             0 => TokenBucket::new(count, period, count).map(Algorithm::TokenBucket),
             1 => SlidingWindow::new(count, period, 0).map(Algorithm::SlidingWindow),

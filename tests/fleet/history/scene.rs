@@ -1,7 +1,10 @@
 //! The scene of a history: a limit or an event that met a defect once. A seventh of the seeds has one; without it a seed is
 //! the same history.
 
-use super::{Fault, Gateway, History, Limiter, MS, Route, SECOND, Weather, What, choice};
+use super::{
+    Fault, Gateway, History, Limiter, MS, Micros, Route, SECOND, UpstreamThrottle, Weather, What,
+    choice,
+};
 use fastrand::Rng;
 
 /// The scene of a history.
@@ -20,13 +23,25 @@ pub(crate) enum Scene {
     Owed,
     /// Two gateways have configurations of their own: no request of the one waits, and those of the other wait for long.
     Files,
+    /// The upstream's refusals end sooner than it says. An operator knows, and resets the limiters while requests wait.
+    Freed,
+    /// A limiter of a long period beside a short one, and a pause that is much shorter than that period.
+    Long,
 }
 
 // === impl Scene ===
 
 impl Scene {
-    const ALL: [Self; 6] =
-        [Self::IdleLoop, Self::BusyLoop, Self::Lists, Self::Settled, Self::Owed, Self::Files];
+    const ALL: [Self; 8] = [
+        Self::IdleLoop,
+        Self::BusyLoop,
+        Self::Lists,
+        Self::Settled,
+        Self::Owed,
+        Self::Files,
+        Self::Freed,
+        Self::Long,
+    ];
 
     pub(super) fn of(seed: u64) -> Self {
         match seed / 12 % 7 == 1 {
@@ -38,7 +53,7 @@ impl Scene {
     /// Whether the requests of a route have all slots of its limiters. A gateway that dies takes the slots of its requests with it,
     /// routes that use one limiter share it, and unused permits come back late.
     pub(crate) fn serves_all(self) -> bool {
-        matches!(self, Self::Plain | Self::IdleLoop)
+        matches!(self, Self::Plain | Self::IdleLoop | Self::Freed | Self::Long)
     }
 
     /// The weather of a history that would have had another one.
@@ -57,6 +72,8 @@ pub(super) fn arrange(history: &mut History) {
         Scene::Settled => reserve_too_much(history, &mut rng),
         Scene::Owed => reserve_too_little(history, &mut rng),
         Scene::Files => configure_each(history, &mut rng),
+        Scene::Freed => end_a_pause(history, &mut rng),
+        Scene::Long => pause_a_long_period(history, &mut rng),
     }
 }
 
@@ -167,4 +184,61 @@ fn configure_each(history: &mut History, rng: &mut Rng) {
     };
     history.routes = vec![route(0), route(20 * SECOND)];
     count_tokens(history, limiter);
+}
+
+/// The period of a limiter that never binds.
+const LONG: Micros = 20 * SECOND;
+
+/// A limiter whose permits are counted over time.
+fn draw_rate(rng: &mut Rng) -> Limiter {
+    loop {
+        let limiter = Limiter::draw(rng);
+        if limiter.rule.lease().is_none() {
+            return limiter;
+        }
+    }
+}
+
+/// A route in which requests always wait: for each two that its limiter allows three come.
+fn saturated(limiter: &Limiter, limiters: Vec<usize>) -> Route {
+    Route {
+        limiters,
+        keys: 1,
+        cost: 1,
+        uses: 1..=1,
+        budget: 7 * SECOND,
+        hold: 20 * MS,
+        every: limiter.spacing(20 * MS) * 2 / 3,
+        leave: 0,
+    }
+}
+
+fn end_a_pause(history: &mut History, rng: &mut Rng) {
+    let limiter = draw_rate(rng);
+    history.load = 8 * SECOND;
+    history.routes = vec![saturated(&limiter, vec![0])];
+    history.limiters = vec![limiter];
+    history.has_blocks = false;
+    let at = rng.i64(SECOND..2 * SECOND);
+    let ended = Some(at + rng.i64(300..900) * MS);
+    history.throttles = vec![UpstreamThrottle { route: 0, at, until: at + 5 * SECOND, ended }];
+}
+
+fn pause_a_long_period(history: &mut History, rng: &mut Rng) {
+    let short = loop {
+        let drawn = draw_rate(rng);
+        if drawn.period < SECOND {
+            break drawn;
+        }
+    };
+    history.load = 8 * SECOND;
+    // As many calls as the short one allows in the whole history.
+    let long = Limiter::at_once(10 * SECOND / short.spacing(0) + short.count, LONG, rng);
+    let list = if rng.bool() { vec![0, 1] } else { vec![1, 0] };
+    history.routes = vec![saturated(&short, list)];
+    history.limiters = vec![short, long];
+    history.has_blocks = false;
+    let at = rng.i64(SECOND..2 * SECOND);
+    let until = at + *choice(rng, &[150, 600, 1500]) * MS;
+    history.throttles = vec![UpstreamThrottle { route: 0, at, until, ended: None }];
 }

@@ -26,6 +26,12 @@ impl UpstreamThrottle {
 // === impl History ===
 
 impl History {
+    /// The end of a pause of `route` that is to last until `until`: an operator may end it.
+    pub(crate) fn freed(&self, route: usize, until: Micros) -> Micros {
+        let is_of = |it: &&UpstreamThrottle| it.route == route && it.until == until;
+        self.throttles.iter().find(is_of).map_or(until, UpstreamThrottle::end)
+    }
+
     /// The end of the refusals, as the answer to a call says that the upstream receives at `at`.
     pub(crate) fn refused_until(&self, route: usize, at: Micros) -> Option<Micros> {
         let refuses = |it: &&UpstreamThrottle| it.route == route && (it.at..it.end()).contains(&at);

@@ -84,6 +84,7 @@ impl World {
                 {
                     match news {
                         News::Paused(left) => pauses.learn(&key, left, 429),
+                        News::Freed => pauses.end(&key),
                         News::Opened(left) => {
                             let opening = Opening::new(Instant::now() + limit::duration(left));
                             pauses.openings().opened(&key, opening);
@@ -141,6 +142,9 @@ impl World {
                 }
                 (Entry::Refund { check, .. }, Reply::Done(true)) => {
                     (check, News::Opened(self.server.next(at, check)))
+                }
+                (Entry::Forget { check }, _) if self.defect != Some(Defect::EndsAreNotTold) => {
+                    (check, News::Freed)
                 }
                 _ => continue,
             };
