@@ -18,4 +18,4 @@ pub use suffix::Suffix;
 pub use template::{PathTemplate, Relation, TemplateSegment};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,4 +1,5 @@
 use super::{escape::is_hash, *};
+use crate::path::tests::disguise;
 use http::{HeaderName, HeaderValue, Request};
 use ipnet::IpNet;
 use proptest::prelude::*;
@@ -323,14 +324,7 @@ proptest! {
         disguises in prop::collection::vec(0..6_u8, 5),
     ) {
         let plain: String = segments.iter().map(|segment| format!("/{segment}")).collect();
-        let disguised: String = segments.iter().zip(disguises).map(|(s, disguise)| match disguise {
-            0 => format!("//{s}"),
-            1 => format!("/./{s}"),
-            2 => format!("/x/../{s}"),
-            3 => format!("/%2e/{s};a=b"),
-            4 => s.bytes().fold("/".to_owned(), |all, byte| format!("{all}%{byte:02x}")),
-            _ => format!("/{s}/y/%2E%2e"),
-        }).collect();
+        let disguised = disguise(&segments, &disguises);
         let fill = |path: &str| {
             let keys = ["{path}", "{segment.1}", "{segment.2}", "{segment.4}"].map(template);
             keys.map(|template| template.fill(&parts(&request(path, &[]))))

@@ -114,11 +114,11 @@ impl Limiter {
         Self::new(Algorithm::FixedWindow(rule), Law::Fixed { count, period })
     }
 
-    fn open(&self, now: Micros) -> Open {
+    pub(crate) fn open(&self, now: Micros) -> Open {
         self.rule.open(self.state.clone().as_mut(), now)
     }
 
-    fn keep(&mut self, open: Open) {
+    pub(crate) fn keep(&mut self, open: Open) {
         self.state = open.close().map(|(state, _)| state);
     }
 

@@ -5,45 +5,20 @@ use super::*;
 use crate::algorithm::{
     Algorithm, MAX_HOLES, Open as AnyOpen,
     reserve::{self, Want},
+    tests::{Law, Limiter, T0},
 };
 use rstest::rstest;
 
-const T0: Micros = 1_700_000_000_000_000;
 const SECOND: Micros = 1_000_000;
 
 fn rule(count: i64, period: Micros, burst: i64) -> TokenBucket {
     TokenBucket::new(count, period, burst).expect("a rule")
 }
 
-/// A bucket with its own clock, for tests that only ask.
-struct Bucket {
-    rule: TokenBucket,
-    state: Option<State>,
-}
-
-impl Bucket {
-    fn new(count: i64, period: Micros, burst: i64) -> Self {
-        Self { rule: rule(count, period, burst), state: None }
-    }
-
-    /// The instant of the grant, or what `earliest` says when it is beyond `budget`.
-    fn ask(&mut self, now: Micros, cost: i64, budget: Micros) -> Result<(Micros, Grant), Micros> {
-        let mut open = Open::new(self.state.as_mut(), now, self.rule);
-        let (at, start) = open.earliest(0, cost);
-        if at > budget {
-            return Err(at);
-        }
-        let grant = open.take(start, cost);
-        self.state = open.close().map(|(state, _)| state);
-        Ok((now + at, grant))
-    }
-
-    fn refund(&mut self, now: Micros, grant: Grant, cost: i64) -> bool {
-        let mut open = Open::new(self.state.as_mut(), now, self.rule);
-        let given = open.refund(grant, cost);
-        self.state = open.close().map(|(state, _)| state);
-        given
-    }
+/// A limiter with its own clock.
+fn limiter(rule: TokenBucket) -> Limiter {
+    let law = Law::Bucket { count: rule.den, period: rule.per, burst: rule.burst };
+    Limiter::new(Algorithm::TokenBucket(rule), law)
 }
 
 #[rstest]
@@ -71,7 +46,7 @@ fn rates_are_reduced(
 
 #[test]
 fn a_full_bucket_gives_its_burst_at_once_then_one_a_period() {
-    let mut bucket = Bucket::new(5, SECOND, 5);
+    let mut bucket = limiter(rule(5, SECOND, 5));
     let asks = (0..8).map(|_| bucket.ask(T0, 1, 10 * SECOND).expect("granted").0 - T0);
     let expected = [0, 0, 0, 0, 0, 200_000, 400_000, 600_000];
     assert_eq!(asks.collect::<Vec<_>>(), expected);
@@ -107,7 +82,7 @@ fn a_rate_beyond_exact_arithmetic_becomes_a_hair_slower(
 
 #[test]
 fn a_slot_given_back_goes_to_the_next_who_asks() {
-    let mut bucket = Bucket::new(1, SECOND, 1);
+    let mut bucket = limiter(rule(1, SECOND, 1));
     let grants: Vec<_> = (0..4).map(|_| bucket.ask(T0, 1, 10 * SECOND).expect("granted")).collect();
     assert!(bucket.refund(T0 + 10, grants[2].1, 1));
     assert_eq!(bucket.ask(T0 + 20, 1, 10 * SECOND).expect("granted").0, T0 + 2 * SECOND);
@@ -116,7 +91,7 @@ fn a_slot_given_back_goes_to_the_next_who_asks() {
 
 #[test]
 fn the_last_slot_given_back_leaves_nothing_behind() {
-    let mut bucket = Bucket::new(1, SECOND, 1);
+    let mut bucket = limiter(rule(1, SECOND, 1));
     bucket.ask(T0, 1, 0).expect("granted");
     let before = bucket.state.clone();
     let (_, grant) = bucket.ask(T0, 1, SECOND).expect("granted");
@@ -126,7 +101,7 @@ fn the_last_slot_given_back_leaves_nothing_behind() {
 
 #[test]
 fn nothing_is_given_back_twice_or_late_or_to_another_state() {
-    let mut bucket = Bucket::new(1, SECOND, 1);
+    let mut bucket = limiter(rule(1, SECOND, 1));
     let grants: Vec<_> =
         (0..3).map(|_| bucket.ask(T0, 1, 10 * SECOND).expect("granted").1).collect();
     assert!(bucket.refund(T0, grants[1], 1));
@@ -164,21 +139,21 @@ fn a_change_of_the_rule_keeps_an_empty_bucket_empty(
     #[case] (count, period, burst): (i64, Micros, i64),
     #[case] taken: i64,
 ) {
-    let mut bucket = Bucket::new(5, SECOND, 5);
+    let mut bucket = limiter(rule(5, SECOND, 5));
     for _ in 0..taken {
         bucket.ask(T0, 1, 0).expect("granted");
     }
-    bucket.rule = rule(count, period, burst);
-    let (per, den) = (bucket.rule.per, bucket.rule.den);
-    assert_eq!(bucket.ask(T0, 1, 0), Err(ceil_div(per, den)));
+    let next = rule(count, period, burst);
+    bucket.rule = Algorithm::TokenBucket(next);
+    assert_eq!(bucket.ask(T0, 1, 0), Err(ceil_div(next.per, next.den)));
 }
 
 #[test]
 fn a_change_there_and_back_gives_no_free_burst() {
-    let mut bucket = Bucket::new(5, SECOND, 5);
+    let mut bucket = limiter(rule(5, SECOND, 5));
     let mut granted = 0;
     for i in 0..40 {
-        bucket.rule = rule(5, SECOND, if i % 2 == 0 { 5 } else { 8 });
+        bucket.rule = Algorithm::TokenBucket(rule(5, SECOND, if i % 2 == 0 { 5 } else { 8 }));
         granted += i32::from(bucket.ask(T0 + i, 1, 0).is_ok());
     }
     assert_eq!(granted, 5);

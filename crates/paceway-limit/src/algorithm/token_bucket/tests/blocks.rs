@@ -59,12 +59,12 @@ fn any() -> impl Strategy<Value = TokenBucket> {
     (1..40i64, 40..900i64, 10..60i64).prop_map(|(count, period, burst)| rule(count, period, burst))
 }
 
-fn take_block(bucket: &mut Bucket, now: Micros, ask: BlockAsk) -> Option<Vec<Held>> {
-    let mut open = Open::new(bucket.state.as_mut(), now, bucket.rule);
+fn take_block(bucket: &mut Limiter, now: Micros, ask: BlockAsk) -> Option<Vec<Held>> {
+    let AnyOpen::TokenBucket(mut open) = bucket.open(now) else { panic!("another rule") };
     let taken = open.take_block(1, ask);
-    bucket.state = open.close().map(|(state, _)| state);
+    bucket.keep(AnyOpen::TokenBucket(open));
     let (first, usable) = taken?;
-    let TokenBucket { per, den, .. } = bucket.rule;
+    let Algorithm::TokenBucket(TokenBucket { per, den, .. }) = bucket.rule else { return None };
     let held = |i: i64| Held {
         grant: first.after(i * per, den),
         taken: now,
@@ -79,7 +79,7 @@ proptest! {
     /// Permits of blocks may be used at any instant until their ends, or be returned, beside requests that wait and leave.
     #[test]
     fn never_too_many_with_blocks(rule in any(), steps in steps()) {
-        let mut bucket = Bucket { rule, state: None };
+        let mut bucket = limiter(rule);
         let (mut used, mut waiting, mut held) = (Vec::new(), Vec::new(), Vec::<Held>::new());
         let mut sent: Vec<(Micros, Grant, i64)> = Vec::new();
         // No request waits longer than 2 ms, and no permit of a block is used later than that.
@@ -124,9 +124,9 @@ proptest! {
                     used.push((at, 1));
                     let rest = Algorithm::TokenBucket(rule).unused_part(grant, cost, 1);
                     let (grant, cost) = rest.expect("some are unused");
-                    let mut open = Open::new(bucket.state.as_mut(), now, rule);
+                    let mut open = bucket.open(now);
                     open.settle(grant, cost);
-                    bucket.state = open.close().map(|(state, _)| state);
+                    bucket.keep(open);
                 }
                 Step::Leave(i) if i < waiting.len() => {
                     let (_, grant) = waiting.swap_remove(i);
@@ -147,16 +147,16 @@ proptest! {
         (rule, cost, requests) in (any(), 2..9i64, 2..9i64),
         (longest, [first, second]) in (0..3000i64, [0..300i64, 0..2000i64]),
     ) {
-        let mut bucket = Bucket { rule, state: None };
+        let mut bucket = limiter(rule);
         let (_, grant) = bucket.ask(T0, cost, 0).expect("an unused bucket");
         let mut used = vec![(T0, 1)];
         let ask = BlockAsk { requests, reach: 0, jump: 0 };
         let block = take_block(&mut bucket, T0, ask).unwrap_or_default();
         let rest = Algorithm::TokenBucket(rule).unused_part(grant, cost, 1);
         let (grant, cost) = rest.expect("some are unused");
-        let mut open = Open::new(bucket.state.as_mut(), T0 + first, rule);
+        let mut open = bucket.open(T0 + first);
         open.settle(grant, cost);
-        bucket.state = open.close().map(|(state, _)| state);
+        bucket.keep(open);
         let last = block.iter().map(|permit| permit.until.min(T0 + longest)).max().unwrap_or(T0);
         let now = last.min(T0 + first + second).max(T0 + first);
         let held = block.iter().filter(|permit| permit.until.min(T0 + longest) >= now);
@@ -171,11 +171,11 @@ proptest! {
     /// blocks before it, and leaves a quarter of the bucket.
     #[test]
     fn a_block_takes_no_more_than_its_permits(rule in any(), steps in steps()) {
-        let mut bucket = Bucket { rule, state: None };
+        let mut bucket = limiter(rule);
         let (mut now, mut last) = (T0, 0);
         for (after, step) in steps {
             now += after;
-            let level = |bucket: &mut Bucket| Open::new(bucket.state.as_mut(), now, rule).level();
+            let level = |bucket: &mut Limiter| bucket.open(now).level();
             match step {
                 Step::Ask { budget } => drop(bucket.ask(now, 1, budget)),
                 Step::Block { requests, reach, jump } => {
