@@ -17,8 +17,7 @@ pub(in crate::config) const ADMIN: Keys = Keys {
         key("token", "text")
             .means("every change needs it, as `Authorization: Bearer TOKEN`. Without a token only loopback \
                    addresses may change anything, see [access](admin.md#access)")
-            .schema(r##""type": ["string", "integer", "null"],
-"pattern": "^[!-~]{1,4096}$|\\$\\{",
+            .schema(r##""$ref": "#/$defs/token",
 "examples": ["${file:/run/secrets/admin}"]"##),
         key("read", "`open` `token`")
             .default("`open`")

@@ -33,21 +33,19 @@ pub(in crate::config) const CLIENT: Keys = Keys {
                    `too-many-connections`, or closed with `tls`. `0` is half of what the [limit of open \
                    files](http.md#file-descriptors) leaves; a number above 7 eighths of that is lowered to \
                    them")
-            .schema(r##""type": ["integer", "string", "null"],
+            .schema(r##""$ref": "#/$defs/count",
 "default": 0,
 "minimum": 0,
-"maximum": 10000000,
-"pattern": "^[0-9]+$|\\$\\{""##),
+"maximum": 10000000"##),
         key("max_connections_per_address", "number, at most 10000000")
             .default("`0`")
             .means("connections of one client address at one time, of all workers together; all addresses of an IPv6 \
                    `/64` are one. More are refused like those above `max_connections`. `0` is any number. \
                    `trusted_proxies` have no limit; with `proxy_protocol` the address that they name has one")
-            .schema(r##""type": ["integer", "string", "null"],
+            .schema(r##""$ref": "#/$defs/count",
 "default": 0,
 "minimum": 0,
-"maximum": 10000000,
-"pattern": "^[0-9]+$|\\$\\{""##),
+"maximum": 10000000"##),
     ],
     others: &[
         meant(&["timeout", "request_timeout"], &["header_timeout", "body_timeout"]),
@@ -72,11 +70,10 @@ pub(in crate::config) const LIMITS: Keys = Keys {
         key("headers", "number, 1 to 1000")
             .default("`100`")
             .means("how many headers a request may have; above it 431")
-            .schema(r##""type": ["integer", "string", "null"],
+            .schema(r##""$ref": "#/$defs/count",
 "default": 100,
 "minimum": 1,
-"maximum": 1000,
-"pattern": "^[0-9]+$|\\$\\{""##),
+"maximum": 1000"##),
         key("body", "size from 1B, or `none`")
             .default("`none`")
             .means("the body, whatever its framing; above it 413. With `none` it may be of any size, because \

@@ -41,11 +41,10 @@ pub(in crate::config) const DESCRIPTOR: Keys = Keys {
         key("max_waiting", "number, 1 to 10000000")
             .default("`10000`")
             .means("the calls that may wait at one time in one gateway; a further one is an error")
-            .schema(r##""type": ["integer", "string", "null"],
+            .schema(r##""$ref": "#/$defs/count",
 "default": 10000,
 "minimum": 1,
-"maximum": 10000000,
-"pattern": "^[0-9]+$|\\$\\{""##),
+"maximum": 10000000"##),
     ],
     others: &[
         meant(&["matches", "entries"], &["match"]),

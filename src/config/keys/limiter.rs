@@ -167,10 +167,9 @@ pub(in crate::config) const LIMITER: Keys = Keys {
             .means("permits that an idle limiter keeps, so the most that can pass at once. A bucket that \
                    would take more than 70 years to fill is an error. Not with a list, where each rate's \
                    burst is its own COUNT")
-            .schema(r##""type": ["integer", "string", "null"],
+            .schema(r##""$ref": "#/$defs/count",
 "minimum": 1,
 "maximum": 1000000000,
-"pattern": "^[0-9]+$|\\$\\{",
 "examples": [1, 5]"##),
         key("margin", "duration, at most 1h, or `auto`")
             .default("`0`")
@@ -183,10 +182,9 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         key("capacity", "number, 1 to 1000000000")
             .default("as many as the wait budget allows")
             .means("permits that may queue")
-            .schema(r##""type": ["integer", "string", "null"],
+            .schema(r##""$ref": "#/$defs/count",
 "minimum": 1,
 "maximum": 1000000000,
-"pattern": "^[0-9]+$|\\$\\{",
 "examples": [10]"##),
         key("warm_up", "duration, 1ms to 1h")
             .default("required")

@@ -41,10 +41,9 @@ pub(in crate::config) const ROOT: Keys = Keys {
         key("workers", "number, 1 to 1024")
             .default("one per core")
             .means("threads of the data plane. Each has its own connections to the upstreams and to the store")
-            .schema(r##""type": ["integer", "string", "null"],
+            .schema(r##""$ref": "#/$defs/count",
 "minimum": 1,
 "maximum": 1024,
-"pattern": "^[0-9]+$|\\$\\{",
 "examples": [4]"##),
         key("access_log", "`off` `text` `json` or [map](#access_log-log)")
             .default("`text` when stdout is a terminal, otherwise `json`")

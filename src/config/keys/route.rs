@@ -102,11 +102,10 @@ pub(in crate::config) const ROUTE: Keys = Keys {
         key("max_waiting", "number, 1 to 10000000")
             .default("`10000`")
             .means("requests held on this route at one time in one gateway; above it 503 `queue-full`")
-            .schema(r##""type": ["integer", "string", "null"],
+            .schema(r##""$ref": "#/$defs/count",
 "default": 10000,
 "minimum": 1,
-"maximum": 10000000,
-"pattern": "^[0-9]+$|\\$\\{""##),
+"maximum": 10000000"##),
         key("ratelimit_headers", "`refused` `all`")
             .default("that of the file")
             .means("as at the top of the file, for this route")

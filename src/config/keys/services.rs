@@ -57,8 +57,7 @@ pub(in crate::config) const FORWARD_AUTH: Keys = Keys {
         LISTEN.schema(r##""examples": ["127.0.0.1:8082", "0.0.0.0:8082"],
 "$ref": "#/$defs/address""##),
         TLS,
-        TOKEN.schema(r##""type": ["string", "integer", "null"],
-"pattern": "^[!-~]{1,4096}$|\\$\\{",
+        TOKEN.schema(r##""$ref": "#/$defs/token",
 "examples": ["${file:/run/secrets/forward_auth}"]"##),
         key("original", "`auto` `x-forwarded` `x-original` `target`")
             .default("`auto`")
@@ -127,8 +126,7 @@ pub(in crate::config) const DECISIONS: Keys = Keys {
         LISTEN.schema(r##""examples": ["127.0.0.1:8084", "0.0.0.0:8084"],
 "$ref": "#/$defs/address""##),
         TLS,
-        TOKEN.schema(r##""type": ["string", "integer", "null"],
-"pattern": "^[!-~]{1,4096}$|\\$\\{",
+        TOKEN.schema(r##""$ref": "#/$defs/token",
 "examples": ["${file:/run/secrets/decisions}"]"##),
         key("max_wait", "duration, at most 1h")
             .default("`30s`")
@@ -139,11 +137,10 @@ pub(in crate::config) const DECISIONS: Keys = Keys {
         key("max_waiting", "number, 1 to 10000000")
             .default("`10000`")
             .means("the calls that may wait at one time in one gateway; a further one gets 503 `queue-full`")
-            .schema(r##""type": ["integer", "string", "null"],
+            .schema(r##""$ref": "#/$defs/count",
 "default": 10000,
 "minimum": 1,
-"maximum": 10000000,
-"pattern": "^[0-9]+$|\\$\\{""##),
+"maximum": 10000000"##),
     ],
     others: &[ADDRESS, PASSWORD, meant(&["timeout"], &["max_wait"])],
 };
@@ -156,8 +153,7 @@ const PASSWORD: Other = meant(&["password"], &["token"]);
 const GRPC_TOKEN: KeySpec = key("token", "text")
     .means("every call needs it, in the header `paceway-token` of its metadata; without it the answer is an error. An \
            address that other hosts reach needs a token, or `tls` with `client_ca`")
-    .schema(r##""type": ["string", "integer", "null"],
-"pattern": "^[!-~]{1,4096}$|\\$\\{",
+    .schema(r##""$ref": "#/$defs/token",
 "examples": ["${file:/run/secrets/envoy}"]"##);
 
 const TLS: KeySpec = key("tls", "[certificates](#tls)")

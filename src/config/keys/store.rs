@@ -31,11 +31,10 @@ pub(in crate::config) const STORE: Keys = Keys {
                    [share](operation.md#when-redis-is-away): the rule divided by this number, or by the \
                    number that the store last reported if that is larger. Set it where gateways may start \
                    while the store is away")
-            .schema(r##""type": ["integer", "string", "null"],
+            .schema(r##""$ref": "#/$defs/count",
 "default": 1,
 "minimum": 1,
-"maximum": 10000,
-"pattern": "^[0-9]+$|\\$\\{""##),
+"maximum": 10000"##),
         key("tls", "[certificates](#storetls)")
             .means("how the servers of a `rediss://` URL are checked, and the certificate that they are shown")
             .schema(r##""$ref": "#/$defs/store_tls""##),

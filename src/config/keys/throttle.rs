@@ -78,11 +78,10 @@ pub(in crate::config) const RETRY: Keys = Keys {
             .default("`3`")
             .means("how often a request is sent at most, the first time included; `1` means that none is sent again. \
                    Each attempt takes its own permits")
-            .schema(r##""type": ["integer", "string", "null"],
+            .schema(r##""$ref": "#/$defs/count",
 "default": 3,
 "minimum": 1,
-"maximum": 100,
-"pattern": "^[0-9]+$|\\$\\{""##),
+"maximum": 100"##),
         key("max_body", "size, at most 16MiB")
             .default("`64KiB`")
             .means("the longest body that is kept for another attempt; a request with a longer one is sent once. `0` \

@@ -56,11 +56,10 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
             .default("`1024`")
             .means("HTTP/1.1 connections without a call that the gateway keeps, divided among its workers, at \
                    least one each; more are closed. `0` makes one for each call")
-            .schema(r##""type": ["integer", "string", "null"],
+            .schema(r##""$ref": "#/$defs/count",
 "default": 1024,
 "minimum": 0,
-"maximum": 100000,
-"pattern": "^[0-9]+$|\\$\\{""##),
+"maximum": 100000"##),
         key("http2", "switch")
             .default("`off`")
             .means("the gateway speaks HTTP/2 to the upstream, which gRPC needs: with https by ALPN, and \
@@ -165,19 +164,17 @@ pub(in crate::config) const HEALTH: Keys = Keys {
         key("healthy", "number, 1 to 100")
             .default("`2`")
             .means("how many checks in a row must pass until an address gets requests again")
-            .schema(r##""type": ["integer", "string", "null"],
+            .schema(r##""$ref": "#/$defs/count",
 "default": 2,
 "minimum": 1,
-"maximum": 100,
-"pattern": "^[0-9]+$|\\$\\{""##),
+"maximum": 100"##),
         key("unhealthy", "number, 1 to 100")
             .default("`3`")
             .means("how many checks in a row must fail until an address gets no requests")
-            .schema(r##""type": ["integer", "string", "null"],
+            .schema(r##""$ref": "#/$defs/count",
 "default": 3,
 "minimum": 1,
-"maximum": 100,
-"pattern": "^[0-9]+$|\\$\\{""##),
+"maximum": 100"##),
     ],
     others: &[
         meant(&["uri", "url"], &["path"]),

@@ -74,6 +74,16 @@ fn call_to(store: &Arc<dyn Store>, checks: &Checks, budget: Duration, mut callee
     })
 }
 
+/// The instants at which all of `calls` are made, in their order.
+async fn instants(calls: impl IntoIterator<Item = Call>) -> Vec<Instant> {
+    let mut made = Vec::new();
+    for call in calls {
+        made.push(call.await.expect("no panic").expect("made"));
+    }
+    made.sort();
+    made
+}
+
 /// The limiter allows 10/s. At 1 s the upstream asks for 5 s; ten calls have been made, and 40 wait with budgets of 8 s.
 #[tokio::test(start_paused = true)]
 async fn calls_that_wait_are_made_after_the_pause_at_the_limiters_pace() {
@@ -106,11 +116,7 @@ async fn a_pause_that_grows_is_followed_by_no_burst() {
         pause(&store, &checks, 2 * SECOND).await;
     }
     let end = Instant::now() + seconds(2.0);
-    let mut made = Vec::new();
-    for call in calls {
-        made.push(call.await.expect("no panic").expect("made"));
-    }
-    made.sort();
+    let made = instants(calls).await;
     assert!(made[0] >= end);
     for (before, at) in made.iter().enumerate() {
         let most = 1.01 + 10.0 * (*at - end).as_secs_f64();
@@ -164,12 +170,8 @@ async fn a_pause_that_the_store_has_lost_is_kept_and_written_again() {
     let refused = call(&store, &checks, Duration::ZERO).await.expect("no panic");
     assert_eq!(refused.expect_err("refused"), (start, seconds(3.0)));
     let calls: Vec<_> = (0..20).map(|_| call(&store, &checks, seconds(10.0))).collect();
-    let mut made = Vec::new();
-    for call in calls {
-        made.push(call.await.expect("no panic").expect("made") - start);
-    }
-    made.sort();
-    assert!(made[0] >= seconds(2.9), "{made:?}");
+    let made = instants(calls).await;
+    assert!(made[0] >= start + seconds(2.9), "{made:?}");
     // The store has the pause, and with it the pace after the pause.
     assert!(made.windows(2).all(|pair| pair[1] - pair[0] >= seconds(0.099)), "{made:?}");
 }
@@ -251,11 +253,7 @@ async fn ten_thousand_calls_ask_once_each() {
     pause(&store, &other, 5 * SECOND).await;
     pause(&store, &checks, 12 * SECOND).await;
     assert!(store.pauses().version() > version);
-    let mut made = Vec::new();
-    for call in calls {
-        made.push(call.await.expect("no panic").expect("made"));
-    }
-    made.sort();
+    let made = instants(calls).await;
     let gap = made.windows(2).map(|pair| pair[1] - pair[0]).max().expect("many");
     assert!(gap > seconds(11.9), "{gap:?}");
     let after = made.iter().filter(|at| **at > made[0] + seconds(2.0)).count();
@@ -284,14 +282,10 @@ async fn calls_of_a_limiter_that_an_operator_holds_wait_for_its_release() {
     call(&store, &b, Duration::ZERO).await.expect("no panic").expect("`b` is not held");
     sleep(seconds(5.0) - start.elapsed()).await;
     store.pauses().hold(Vec::new());
-    let mut made = Vec::new();
-    for call in early.into_iter().chain(calls) {
-        made.push(call.await.expect("no panic").expect("time enough").duration_since(start));
-    }
-    made.sort();
-    assert_eq!(made[..2], [Duration::ZERO, seconds(5.0)]);
+    let made = instants(early.into_iter().chain(calls)).await;
+    assert_eq!(made[..2], [start, start + seconds(5.0)]);
     assert!(made.windows(2).all(|pair| pair[1] - pair[0] >= seconds(0.099)), "{made:?}");
-    assert!(made[11] < seconds(6.5), "{made:?}");
+    assert!(made[11] < start + seconds(6.5), "{made:?}");
     assert!(store.pauses().is_empty());
 
     // A hold ends by itself, too.
