@@ -96,12 +96,19 @@ fn property(keys: &Keys, key: &KeySpec) -> String {
     if !key.kind.starts_with(['`', '[']) {
         text.push_str(&format!(" {}.", capital(key.kind)));
     }
+    let code = key.default.strip_prefix('`').and_then(|code| code.strip_suffix('`'));
+    let code = code.filter(|code| !code.contains('`') && !key.schema.contains("\"default\":"));
+    let default = code.map_or(String::new(), |code| {
+        let value = if code.parse::<f64>().is_ok() { code.to_owned() } else { quoted(code) };
+        format!("\"default\": {value},\n")
+    });
     let is_known = key.schema.contains("\"default\":") || matches!(key.default, "" | "required");
-    if !is_known {
+    if !is_known && code.is_none() {
         text.push_str(&format!(" Default: {}.", key.default));
     }
-    let members =
-        indented(&format!("\"description\": {},\n{}", quoted(&plain(&text)), key.schema), 1);
+    let description = quoted(&plain(&text));
+    let members = format!("\"description\": {description},\n{default}{}", key.schema);
+    let members = indented(&members, 1);
     format!("{}: {{\n{members}\n}}", quoted(key.name))
 }
 

@@ -11,8 +11,7 @@ pub(in crate::config) const ADMIN: Keys = Keys {
         key("listen", "address")
             .default("`127.0.0.1:9090`")
             .means("the address of the admin side. It may not be the `listen` of the data plane")
-            .schema(r##""default": "127.0.0.1:9090",
-"examples": ["127.0.0.1:9090", "0.0.0.0:9090"],
+            .schema(r##""examples": ["127.0.0.1:9090", "0.0.0.0:9090"],
 "$ref": "#/$defs/address""##),
         key("token", "text")
             .means("every change needs it, as `Authorization: Bearer TOKEN`. Without a token only loopback \
@@ -22,8 +21,7 @@ pub(in crate::config) const ADMIN: Keys = Keys {
         key("read", "`open` `token`")
             .default("`open`")
             .means("`token`: reading needs the token, too, except for `/metrics`, `/healthz` and `/readyz`")
-            .schema(r##""default": "open",
-"anyOf": [{ "enum": ["open", "token", null] }, { "$ref": "#/$defs/variable" }]"##),
+            .schema(r##""anyOf": [{ "enum": ["open", "token", null] }, { "$ref": "#/$defs/variable" }]"##),
     ],
     others: &[
         meant(&["address", "bind"], &["listen"]),

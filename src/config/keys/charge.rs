@@ -17,8 +17,7 @@ pub(in crate::config) const CHARGE: Keys = Keys {
                    part of the request, such as `\"{header.x-cost}\"` or `\"{body./n}\"`: a request without the part costs \
                    1, one with `0` there takes nothing, and one with another value than such a number is answered \
                    400. A `concurrency` limiter takes no cost")
-            .schema(r##""default": 1,
-"anyOf": [
+            .schema(r##""anyOf": [
   {
     "title": "number or part of a request",
     "type": ["integer", "string", "null"],
@@ -49,7 +48,6 @@ pub(in crate::config) const RESERVED_COST: Keys = Keys {
             .default("`1`")
             .means("the permits that are reserved where that part of the request is missing or no whole number")
             .schema(r##""type": ["integer", "string", "null"],
-"default": 1,
 "minimum": 1,
 "pattern": "^0*[1-9][0-9]*$|\\$\\{""##),
         key("settle", "part of an answer")

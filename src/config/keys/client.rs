@@ -12,21 +12,18 @@ pub(in crate::config) const CLIENT: Keys = Keys {
             .means("from the first byte of a request to the end of its headers: then 408. It also bounds the \
                    time until the first byte of a new connection, and a TLS handshake with its PROXY header: \
                    then the connection is closed")
-            .schema(r##""default": "10s",
-"$ref": "#/$defs/duration""##),
+            .schema(r##""$ref": "#/$defs/duration""##),
         key("idle_timeout", "duration, 1ms to 1d")
             .default("`75s`")
             .means("between two requests of a connection. Then it is closed")
-            .schema(r##""default": "75s",
-"$ref": "#/$defs/duration""##),
+            .schema(r##""$ref": "#/$defs/duration""##),
         key("body_timeout", "duration, 1ms to 1d")
             .default("`30s`")
             .means("between two pieces of a body, and for the whole of a body that is [read for \
                    limiters](#parts-of-the-body). If a request's body stalls for longer, the request is given \
                    up: 408 where no response has begun, otherwise a response that breaks off. A client that \
                    accepts nothing of a response is disconnected")
-            .schema(r##""default": "30s",
-"$ref": "#/$defs/duration""##),
+            .schema(r##""$ref": "#/$defs/duration""##),
         key("max_connections", "number, at most 10000000")
             .default("`0`")
             .means("connections at one time, of all workers together. More are answered 503 \
@@ -34,7 +31,6 @@ pub(in crate::config) const CLIENT: Keys = Keys {
                    files](http.md#file-descriptors) leaves; a number above 7 eighths of that is lowered to \
                    them")
             .schema(r##""$ref": "#/$defs/count",
-"default": 0,
 "minimum": 0,
 "maximum": 10000000"##),
         key("max_connections_per_address", "number, at most 10000000")
@@ -43,7 +39,6 @@ pub(in crate::config) const CLIENT: Keys = Keys {
                    `/64` are one. More are refused like those above `max_connections`. `0` is any number. \
                    `trusted_proxies` have no limit; with `proxy_protocol` the address that they name has one")
             .schema(r##""$ref": "#/$defs/count",
-"default": 0,
 "minimum": 0,
 "maximum": 10000000"##),
     ],
@@ -65,21 +60,18 @@ pub(in crate::config) const LIMITS: Keys = Keys {
         key("header_bytes", "size, 1KiB to 1MiB")
             .default("`32KiB`")
             .means("the request line and all headers; above it 431")
-            .schema(r##""default": "32KiB",
-"$ref": "#/$defs/size""##),
+            .schema(r##""$ref": "#/$defs/size""##),
         key("headers", "number, 1 to 1000")
             .default("`100`")
             .means("how many headers a request may have; above it 431")
             .schema(r##""$ref": "#/$defs/count",
-"default": 100,
 "minimum": 1,
 "maximum": 1000"##),
         key("body", "size from 1B, or `none`")
             .default("`none`")
             .means("the body, whatever its framing; above it 413. With `none` it may be of any size, because \
                    bodies stream")
-            .schema(r##""default": "none",
-"examples": ["none", "10MiB"],
+            .schema(r##""examples": ["none", "10MiB"],
 "anyOf": [{ "const": "none" }, { "$ref": "#/$defs/size" }]"##),
         key("retry_bodies", "size, at most 64GiB")
             .default("`64MiB`")
@@ -87,8 +79,7 @@ pub(in crate::config) const LIMITS: Keys = Keys {
                    again ([`retry`](#retry)), or that it [reads for limiters](#parts-of-the-body) and services. While \
                    they use it up, further requests with a body are sent once. Bodies that are read have 1 MiB more; \
                    without room for one, its request gets 503 `too-many-bodies`")
-            .schema(r##""default": "64MiB",
-"anyOf": [{ "enum": [0, "0"] }, { "$ref": "#/$defs/size" }]"##),
+            .schema(r##""anyOf": [{ "enum": [0, "0"] }, { "$ref": "#/$defs/size" }]"##),
         key("uri", "size, 64B to 64000B, below `header_bytes`")
             .default("`8KiB`, but at most half of `header_bytes`")
             .means("the request target; above it 414")

@@ -35,14 +35,12 @@ pub(in crate::config) const DESCRIPTOR: Keys = Keys {
             .default("`0`")
             .means("the time that an answer may wait for its slot, as in a route. The deadline of the call, which Envoy takes \
                    from `timeout` of its filter, shortens it")
-            .schema(r##""default": 0,
-"examples": ["500ms", "2s"],
+            .schema(r##""examples": ["500ms", "2s"],
 "$ref": "#/$defs/wait""##),
         key("max_waiting", "number, 1 to 10000000")
             .default("`10000`")
             .means("the calls that may wait at one time in one gateway; a further one is an error")
             .schema(r##""$ref": "#/$defs/count",
-"default": 10000,
 "minimum": 1,
 "maximum": 10000000"##),
     ],

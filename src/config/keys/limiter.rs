@@ -127,8 +127,7 @@ pub(in crate::config) const LIMITER: Keys = Keys {
                    COUNT in any window of a PERIOD. `fixed_window`: at most COUNT in each window of the \
                    store's clock. `leaky_bucket`: one after the other, evenly spaced. `warm_up`: a rate that \
                    rises from cold to full while it is used. `concurrency`: at most `max` at a time")
-            .schema(r##""default": "token_bucket",
-"anyOf": [
+            .schema(r##""anyOf": [
   {
     "enum": [
       "token_bucket",
@@ -176,8 +175,7 @@ pub(in crate::config) const LIMITER: Keys = Keys {
             .means("extra spacing for delay that varies on the way to the upstream. `auto`: \
                    [learned](limiting.md#rates-and-margins-that-are-learned) from the times of answers and from \
                    refusals")
-            .schema(r##""default": 0,
-"examples": ["30ms", "auto"],
+            .schema(r##""examples": ["30ms", "auto"],
 "anyOf": [{ "$ref": "#/$defs/duration" }, { "const": "auto" }]"##),
         key("capacity", "number, 1 to 1000000000")
             .default("as many as the wait budget allows")
@@ -195,7 +193,6 @@ pub(in crate::config) const LIMITER: Keys = Keys {
             .default("`3`")
             .means("how many times slower than the full rate a cold limiter is")
             .schema(r##""type": ["number", "string", "null"],
-"default": 3,
 "exclusiveMinimum": 1,
 "maximum": 100,
 "pattern": "^[0-9]*\\.?[0-9]*$|\\$\\{",
@@ -210,8 +207,7 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         key("lease", "duration, 1s to 1d")
             .default("`60s`")
             .means("how long the permits of a gateway that died stay taken")
-            .schema(r##""default": "60s",
-"examples": ["60s"],
+            .schema(r##""examples": ["60s"],
 "$ref": "#/$defs/duration""##),
         key("key", "[template](#which-bucket-a-request-belongs-to)")
             .default("one bucket for all")
@@ -226,14 +222,12 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         key("scope", "`cluster` `instance`")
             .default("`cluster`")
             .means("`instance`: each gateway has the quota for itself, whatever the store")
-            .schema(r##""default": "cluster",
-"anyOf": [{ "enum": ["cluster", "instance", null] }, { "$ref": "#/$defs/variable" }]"##),
+            .schema(r##""anyOf": [{ "enum": ["cluster", "instance", null] }, { "$ref": "#/$defs/variable" }]"##),
         key("mode", "`enforce` `observe` `off`")
             .default("`enforce`")
             .means("`observe` decides and counts, but never holds or refuses; `off` does nothing. `false`, \
                    which tools of YAML 1.1 make of `off`, means the same")
-            .schema(r##""default": "enforce",
-"anyOf": [{ "enum": ["enforce", "observe", "off", false, null] }, { "$ref": "#/$defs/variable" }]"##),
+            .schema(r##""anyOf": [{ "enum": ["enforce", "observe", "off", false, null] }, { "$ref": "#/$defs/variable" }]"##),
         key("on_failure", "`share` `allow` `reject`")
             .default("that of the store")
             .means("the behaviour of this limiter [while the store is away](operation.md#when-redis-is-away). If a \

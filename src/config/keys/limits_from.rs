@@ -23,8 +23,7 @@ pub(in crate::config) const LIMITS_FROM: Keys = Keys {
         key("every", "duration, 100ms to 1h")
             .default("`5s`")
             .means("the pause between two queries")
-            .schema(r##""default": "5s",
-"$ref": "#/$defs/duration""##),
+            .schema(r##""$ref": "#/$defs/duration""##),
     ],
     others: &[
         meant(&["sql"], &["query"]),

@@ -14,8 +14,7 @@ pub(in crate::config) const ACCESS_LOG: Keys = Keys {
         key("user_agent", "`on` `off`")
             .default("`off`")
             .means("whether a line has the client's `User-Agent`, its first 256 characters")
-            .schema(r##""default": "off",
-"$ref": "#/$defs/switch""##),
+            .schema(r##""$ref": "#/$defs/switch""##),
     ],
     others: &[meant(&["form"], &["format"]), meant(&["agent"], &["user_agent"])],
 };
@@ -55,8 +54,7 @@ pub(in crate::config) const TRACING: Keys = Keys {
             .default("`0.01`")
             .means("the part of the requests without a `traceparent` that is traced. A request with one is traced if its \
                    sender records it")
-            .schema(r##""default": 0.01,
-"type": ["number", "string", "null"],
+            .schema(r##""type": ["number", "string", "null"],
 "minimum": 0,
 "maximum": 1,
 "pattern": "^(0|1|0?\\.[0-9]+|[01]\\.[0-9]*)$|\\$\\{",

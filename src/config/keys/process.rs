@@ -17,15 +17,13 @@ pub(in crate::config) const ROOT: Keys = Keys {
         key("listen", "address")
             .default("`127.0.0.1:8080`")
             .means("the data plane: where callers send requests. In a container: `0.0.0.0:8080`")
-            .schema(r##""default": "127.0.0.1:8080",
-"examples": ["127.0.0.1:8080", "0.0.0.0:8080", "[::]:8080"],
+            .schema(r##""examples": ["127.0.0.1:8080", "0.0.0.0:8080", "[::]:8080"],
 "$ref": "#/$defs/address""##),
         key("admin", "address or [map](#admin)")
             .default("`127.0.0.1:9090`")
             .means("the admin side: `/metrics`, `/healthz`, `/readyz`, `/limiters`. Without a token only loopback \
                    addresses may change anything. It may not be the address of `listen`")
-            .schema(r##""default": "127.0.0.1:9090",
-"examples": ["127.0.0.1:9090", "0.0.0.0:9090"],
+            .schema(r##""examples": ["127.0.0.1:9090", "0.0.0.0:9090"],
 "anyOf": [
   { "title": "an address", "$ref": "#/$defs/address" },
   { "title": "the long form", "$ref": "#/$defs/admin" }
@@ -68,21 +66,18 @@ pub(in crate::config) const ROOT: Keys = Keys {
             .default("`30s`")
             .means("after SIGTERM or SIGINT, how long running and waiting requests may take. A request whose \
                    slot comes later [gets 503 at once](http.md#the-end-of-a-gateway)")
-            .schema(r##""default": "30s",
-"examples": ["30s", "5min"],
+            .schema(r##""examples": ["30s", "5min"],
 "$ref": "#/$defs/duration""##),
         key("watch", "`on` `off`")
             .default("`on`")
             .means("the file takes effect within 2 s after it has changed, see \
                    [operation.md](operation.md#changes-of-the-configuration). `off`: only on SIGHUP and `POST /reload`")
-            .schema(r##""default": "on",
-"$ref": "#/$defs/switch""##),
+            .schema(r##""$ref": "#/$defs/switch""##),
         key("shutdown_delay", "duration, at most 1d")
             .default("`0`")
             .means("after SIGTERM or SIGINT, how long the gateway still accepts clients while `/readyz` says 503, \
                    so that load balancers take it out of use [before the drain](http.md#the-end-of-a-gateway)")
-            .schema(r##""default": "0",
-"examples": ["10s"],
+            .schema(r##""examples": ["10s"],
 "$ref": "#/$defs/duration""##),
         key("tls", "[certificates](#tls)")
             .default("clear text")
@@ -100,8 +95,7 @@ pub(in crate::config) const ROOT: Keys = Keys {
             .means("connections of `trusted_proxies` begin with a [PROXY protocol \
                    header](http.md#the-proxy-protocol), version 1 or 2, which names the client. `on` without \
                    `trusted_proxies` is an error, because then no client could connect")
-            .schema(r##""default": "off",
-"$ref": "#/$defs/switch""##),
+            .schema(r##""$ref": "#/$defs/switch""##),
         key("client", "[time-outs](#client)")
             .default("see there")
             .means("how long clients may take")
@@ -135,8 +129,7 @@ pub(in crate::config) const ROOT: Keys = Keys {
         key("store", "`memory`, URL or map")
             .default("`memory`")
             .means("the place where limiters keep their state, see [below](#store)")
-            .schema(r##""default": "memory",
-"anyOf": [
+            .schema(r##""anyOf": [
   { "title": "memory", "const": "memory" },
   { "title": "a Redis URL", "$ref": "#/$defs/redis_url" },
   { "title": "the long form", "$ref": "#/$defs/store" },
@@ -145,14 +138,12 @@ pub(in crate::config) const ROOT: Keys = Keys {
         key("limiting", "`on` `off`")
             .default("`on`")
             .means("`off` forwards everything unlimited; the store is not asked for any request")
-            .schema(r##""default": "on",
-"anyOf": [{ "enum": ["on", "off", true, false, null] }, { "$ref": "#/$defs/variable" }]"##),
+            .schema(r##""anyOf": [{ "enum": ["on", "off", true, false, null] }, { "$ref": "#/$defs/variable" }]"##),
         key("ratelimit_headers", "`refused` `all`")
             .default("`refused`")
             .means("which answers have [`RateLimit` and `RateLimit-Policy`](limiting.md#what-is-left-of-a-quota): refusals, or `all` \
                    answers to requests that a limiter decided")
-            .schema(r##""default": "refused",
-"anyOf": [{ "enum": ["refused", "all", null] }, { "$ref": "#/$defs/variable" }]"##),
+            .schema(r##""anyOf": [{ "enum": ["refused", "all", null] }, { "$ref": "#/$defs/variable" }]"##),
         key("upstream", "URL")
             .default("")
             .means("the only upstream; short for `upstreams` with one entry named `default`. It or \

@@ -79,8 +79,7 @@ pub(in crate::config) const ROUTE: Keys = Keys {
             .means("the priority among the requests that wait for [the same limiter](fair.md). `\"{header.x-priority}\"`: each \
                    request says its own, by one of the three words in this header; `rfc9218`: by the urgency in its field \
                    `Priority`, as in `u=7`. Both count only from `trusted_proxies`, and all other requests are `normal`")
-            .schema(r##""default": "normal",
-"anyOf": [
+            .schema(r##""anyOf": [
   { "enum": ["high", "normal", "low", "rfc9218", null] },
   { "title": "a header", "type": "string", "pattern": "^\\{header\\.[!#$%&'*+.^_`|~0-9A-Za-z-]+\\}$" },
   { "$ref": "#/$defs/variable" }
@@ -91,11 +90,10 @@ pub(in crate::config) const ROUTE: Keys = Keys {
             .means("the wait budget: the longest time that a request is held until its slot comes. With `0` a \
                    request that cannot pass at once is refused at once; a missing key means the same and is \
                    a warning")
-            .schema(r##""default": 0,
-"examples": ["500ms", "2s", "50%"],
+            .schema(r##""examples": ["500ms", "2s", "50%"],
 "$ref": "#/$defs/wait""##),
         key("max_wait_cap", "duration, at most 1h, or a [percentage](#how-long-a-request-waits)")
-            .default("`max_wait`")
+            .default("that of `max_wait`")
             .means("how far a caller may lengthen its wait with `Prefer: wait=SECONDS`; not below `max_wait`")
             .schema(r##""examples": ["10s", "200%"],
 "$ref": "#/$defs/wait""##),
@@ -103,7 +101,6 @@ pub(in crate::config) const ROUTE: Keys = Keys {
             .default("`10000`")
             .means("requests held on this route at one time in one gateway; above it 503 `queue-full`")
             .schema(r##""$ref": "#/$defs/count",
-"default": 10000,
 "minimum": 1,
 "maximum": 10000000"##),
         key("ratelimit_headers", "`refused` `all`")

@@ -64,8 +64,7 @@ pub(in crate::config) const FORWARD_AUTH: Keys = Keys {
             .means("the place that describes the original request: `X-Forwarded-Uri`, `-Method` and `-Host`; \
                    `X-Original-URI` or `-URL`, and `-Method`; or the call itself. `auto` takes what is there, and \
                    refuses a call that has headers of both kinds, because its caller may have added one")
-            .schema(r##""default": "auto",
-"anyOf": [{ "enum": ["auto", "x-forwarded", "x-original", "target", null] }, { "$ref": "#/$defs/variable" }]"##),
+            .schema(r##""anyOf": [{ "enum": ["auto", "x-forwarded", "x-original", "target", null] }, { "$ref": "#/$defs/variable" }]"##),
         key("path_prefix", "path")
             .means("the path before the original one where the call itself is the original request, such as Envoy's \
                    `path_prefix`")
@@ -131,14 +130,12 @@ pub(in crate::config) const DECISIONS: Keys = Keys {
         key("max_wait", "duration, at most 1h")
             .default("`30s`")
             .means("the longest time that a call may wait, whatever its `max_wait_ms`")
-            .schema(r##""default": "30s",
-"examples": ["10s", "5min"],
+            .schema(r##""examples": ["10s", "5min"],
 "$ref": "#/$defs/duration""##),
         key("max_waiting", "number, 1 to 10000000")
             .default("`10000`")
             .means("the calls that may wait at one time in one gateway; a further one gets 503 `queue-full`")
             .schema(r##""$ref": "#/$defs/count",
-"default": 10000,
 "minimum": 1,
 "maximum": 10000000"##),
     ],

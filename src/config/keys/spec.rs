@@ -45,7 +45,8 @@ pub(super) const fn key(name: &'static str, kind: &'static str) -> KeySpec {
 // === impl KeySpec ===
 
 impl KeySpec {
-    /// Says which value a missing key has, in Markdown; "required" if it has none. Without this it is "none".
+    /// Says which value a missing key has, in Markdown; "required" if it has none. Without this it is "none". A value that is
+    /// code alone is the default of the schema, too.
     pub(super) const fn default(self, default: &'static str) -> Self {
         Self { default, ..self }
     }

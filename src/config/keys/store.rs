@@ -15,15 +15,13 @@ pub(in crate::config) const STORE: Keys = Keys {
             .default("`paceway`")
             .means("first part of every key. Gateways with different prefixes share nothing")
             .schema(r##""type": ["string", "null"],
-"default": "paceway",
 "pattern": "^[A-Za-z0-9_.:-]{1,64}$|\\$\\{""##),
         key("timeout", "duration, 1ms to 60s")
             .default("`50ms`")
             .means("how long a request waits for the store's decision; then `on_failure` decides. It bounds \
                    the call, not the wait for the slot. For a store that is measured to be slower it grows, \
                    [up to 500ms](operation.md#when-redis-is-away)")
-            .schema(r##""default": "50ms",
-"examples": ["50ms", "200ms"],
+            .schema(r##""examples": ["50ms", "200ms"],
 "$ref": "#/$defs/duration""##),
         key("gateways", "number, 1 to 10000")
             .default("`1`")
@@ -32,7 +30,6 @@ pub(in crate::config) const STORE: Keys = Keys {
                    number that the store last reported if that is larger. Set it where gateways may start \
                    while the store is away")
             .schema(r##""$ref": "#/$defs/count",
-"default": 1,
 "minimum": 1,
 "maximum": 10000"##),
         key("tls", "[certificates](#storetls)")
@@ -41,13 +38,11 @@ pub(in crate::config) const STORE: Keys = Keys {
         key("on_failure", "`share` `allow` `reject`")
             .default("`share`")
             .means("the behaviour of limiters while the store gives no decisions, see [when Redis is away](operation.md#when-redis-is-away)")
-            .schema(r##""default": "share",
-"$ref": "#/$defs/on_failure""##),
+            .schema(r##""$ref": "#/$defs/on_failure""##),
         key("on_loss", "`close` `trust`")
             .default("`close`")
             .means("the behaviour of limiters after the store has lost states, or may have, see [when Redis loses states](operation.md#when-redis-loses-states)")
-            .schema(r##""default": "close",
-"$ref": "#/$defs/on_loss""##),
+            .schema(r##""$ref": "#/$defs/on_loss""##),
     ],
     others: &[
         meant(&["ssl"], &["tls"]),

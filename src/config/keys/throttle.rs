@@ -20,8 +20,7 @@ pub(in crate::config) const THROTTLE: Keys = Keys {
             .means("the vendor whose headers are read. It also decides the defaults of `when` and `default_pause`: \
                    `github` takes some answers of 403 for refusals, for example. `auto`: the headers that an answer \
                    has show how to read them")
-            .schema(r##""default": "auto",
-"anyOf": [
+            .schema(r##""anyOf": [
   { "enum": ["auto", "ietf", "amazon", "anthropic", "azure", "discord", "github", "google", "hubspot", "openai", "opik", "riot",
     "salesforce", "shopify", "shopify-graphql", "slack", "stripe", "twilio", "x", null] },
   { "$ref": "#/$defs/variable" }
@@ -30,8 +29,7 @@ pub(in crate::config) const THROTTLE: Keys = Keys {
             .default("`all`")
             .means("which of the limiters that the refused request was charged to are paused, each for the key that \
                    the request had there")
-            .schema(r##""default": "all",
-"anyOf": [
+            .schema(r##""anyOf": [
   { "const": "all" },
   { "type": "array", "minItems": 1, "uniqueItems": true, "items": { "$ref": "#/$defs/name" } },
   { "$ref": "#/$defs/variable" },
@@ -45,8 +43,7 @@ pub(in crate::config) const THROTTLE: Keys = Keys {
         key("max_pause", "duration, 100ms to 1d")
             .default("`10min`")
             .means("no pause is longer, whatever the upstream says")
-            .schema(r##""default": "10min",
-"$ref": "#/$defs/duration""##),
+            .schema(r##""$ref": "#/$defs/duration""##),
         key("retry", "[bounds](#retry)")
             .default("see there")
             .means("how refused requests are sent again")
@@ -55,8 +52,7 @@ pub(in crate::config) const THROTTLE: Keys = Keys {
             .default("`remaining`")
             .means("`remaining`: headers in which the upstream says what remains of its quota lower the level of the \
                    limiter that has this quota. A quota that is used up can pause it. They never raise it")
-            .schema(r##""default": "remaining",
-"anyOf": [{ "enum": ["off", "remaining", false, null] }, { "$ref": "#/$defs/variable" }]"##),
+            .schema(r##""anyOf": [{ "enum": ["off", "remaining", false, null] }, { "$ref": "#/$defs/variable" }]"##),
     ],
     others: &[
         meant(&["vendor", "dialect"], &["style"]),
@@ -79,15 +75,13 @@ pub(in crate::config) const RETRY: Keys = Keys {
             .means("how often a request is sent at most, the first time included; `1` means that none is sent again. \
                    Each attempt takes its own permits")
             .schema(r##""$ref": "#/$defs/count",
-"default": 3,
 "minimum": 1,
 "maximum": 100"##),
         key("max_body", "size, at most 16MiB")
             .default("`64KiB`")
             .means("the longest body that is kept for another attempt; a request with a longer one is sent once. `0` \
                    keeps none. All kept bodies together are bounded by [`limits.retry_bodies`](#limits)")
-            .schema(r##""default": "64KiB",
-"anyOf": [{ "enum": [0, "0"] }, { "$ref": "#/$defs/size" }]"##),
+            .schema(r##""anyOf": [{ "enum": [0, "0"] }, { "$ref": "#/$defs/size" }]"##),
     ],
     others: &[
         meant(&["max_attempts", "retries", "max_retries", "num_retries"], &["attempts"]),

@@ -36,28 +36,24 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
                    last address, or after three of these times. A single address that refuses connections is \
                    [tried again](http.md#addresses-of-an-upstream) until this time has passed. An upstream that has \
                    been away for longer costs no request more than its own wait budget")
-            .schema(r##""default": "2s",
-"$ref": "#/$defs/duration""##),
+            .schema(r##""$ref": "#/$defs/duration""##),
         key("response_timeout", "duration, 1ms to 1d")
             .default("`30s`")
             .means("from the slot, or from the last piece of the request's body that the upstream accepted, \
                    to the head of the response; then 504. The wait for the slot never counts; the body may \
                    take any time")
-            .schema(r##""default": "30s",
-"$ref": "#/$defs/duration""##),
+            .schema(r##""$ref": "#/$defs/duration""##),
         key("idle_timeout", "duration, 1ms to 1d")
             .default("`4s`")
             .means("how long a connection is kept without a call. It should be below the upstream's own idle \
                    time-out (Node: 5 s), so that the upstream never closes one that is about to be used; \
                    above 60s is a warning")
-            .schema(r##""default": "4s",
-"$ref": "#/$defs/duration""##),
+            .schema(r##""$ref": "#/$defs/duration""##),
         key("pool_size", "number, at most 100000")
             .default("`1024`")
             .means("HTTP/1.1 connections without a call that the gateway keeps, divided among its workers, at \
                    least one each; more are closed. `0` makes one for each call")
             .schema(r##""$ref": "#/$defs/count",
-"default": 1024,
 "minimum": 0,
 "maximum": 100000"##),
         key("http2", "switch")
@@ -97,8 +93,7 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
             .default("`off`")
             .means("the upstream gets `Forwarded` (RFC 7239) beside `X-Forwarded-For`, `-Proto`, `-Host` and \
                    `-Port`")
-            .schema(r##""default": "off",
-"$ref": "#/$defs/switch""##),
+            .schema(r##""$ref": "#/$defs/switch""##),
         key("headers", "[changes](#headers)")
             .means("changes to the headers of each call to it")
             .schema(r##""$ref": "#/$defs/optional_headers""##),
@@ -106,8 +101,7 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
             .default("`on`")
             .means("how it says \"slow down\", and what then happens: its refusals pause limiters, and refused \
                    requests are sent again within their budget. `off` passes refusals on and does nothing else")
-            .schema(r##""default": "on",
-"anyOf": [
+            .schema(r##""anyOf": [
   { "title": "on or off", "$ref": "#/$defs/switch" },
   { "title": "rules", "$ref": "#/$defs/throttle" },
   { "type": "null" }
@@ -159,20 +153,17 @@ pub(in crate::config) const HEALTH: Keys = Keys {
         key("every", "duration, 100ms to 1h")
             .default("`5s`")
             .means("the time between two checks of one address")
-            .schema(r##""default": "5s",
-"$ref": "#/$defs/duration""##),
+            .schema(r##""$ref": "#/$defs/duration""##),
         key("healthy", "number, 1 to 100")
             .default("`2`")
             .means("how many checks in a row must pass until an address gets requests again")
             .schema(r##""$ref": "#/$defs/count",
-"default": 2,
 "minimum": 1,
 "maximum": 100"##),
         key("unhealthy", "number, 1 to 100")
             .default("`3`")
             .means("how many checks in a row must fail until an address gets no requests")
             .schema(r##""$ref": "#/$defs/count",
-"default": 3,
 "minimum": 1,
 "maximum": 100"##),
     ],
