@@ -75,6 +75,10 @@ impl Renamed<'_> {
                 is_cut |= state.until > most_shared;
                 state = state.shared(most_shared);
             }
+            if self.limiter.key.is_none() {
+                // A state that keys shared is the limiter's own again.
+                state.names = state.names.per_key();
+            }
             if self.has(&state) {
                 continue;
             }

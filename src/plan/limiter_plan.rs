@@ -125,10 +125,6 @@ impl LimiterPlan {
             metrics,
         };
         for (state, rate) in former.iter().zip(&now) {
-            if let (Some(rate), Some(before)) = (*rate, before) {
-                // The former state knows what the one that the rate has now cannot know.
-                plan.checks[rate].enforce &= before.counts(&plan.names[rate], &limiter.rates[rate]);
-            }
             let taken = plan.names.iter().position(|names| *names == state.names);
             let Some(place) = taken.filter(|place| Some(*place) != *rate) else { continue };
             // Until the state is free, the rate that has its name now has a state by its period.
@@ -137,17 +133,26 @@ impl LimiterPlan {
             plan.checks[place].key = plan.names[place].of(None).into();
             plan.checks[place].overflow = Some(plan.names[place].of(Some("#overflow")).into());
         }
+        for &rate in now.iter().flatten() {
+            // The former state knows what the one that the rate has now cannot know.
+            let counts = |before: &Self| before.counts(&plan.names[rate], &limiter.rates[rate]);
+            plan.checks[rate].enforce &= before.is_none_or(counts);
+        }
         former.into_iter().zip(now).for_each(|(state, rate)| plan.ask_former(state, rate));
         plan
     }
 
-    /// Whether the state of these names has all permits of a rate.
+    /// Whether the state of these names has all permits of a rate. A former state of that period has them, since requests
+    /// ask it, too.
     fn counts(&self, names: &StateNames, rate: &Rate) -> bool {
         let enforces = self.limiter.mode == Mode::Enforce;
+        let is_same = |own: &StateNames| own.of(None) == names.of(None);
+        let is_former = |own: &FormerState| own.period == Some(rate.period) && is_same(&own.names);
         let mut rates = self.limiter.rates.iter().zip(self.names.iter().zip(&self.checks));
-        rates.any(|(own, (own_names, check))| {
-            own.period == rate.period && own_names == names && (check.enforce || !enforces)
-        })
+        self.former.iter().any(is_former)
+            || rates.any(|(own, (own_names, check))| {
+                own.period == rate.period && is_same(own_names) && (check.enforce || !enforces)
+            })
     }
 
     /// Lets requests ask a state from before a change, by the rule that has its period now: the one with index `rate`.

@@ -19,18 +19,19 @@ async fn ask(gateway: &Gateway) -> u16 {
     conn.answer().await.expect("an answer").status
 }
 
-/// Uses up what `before` grants in a minute, and expects that `after` grants nothing in it.
-async fn is_used_up_after(store: &str, before: [&str; 2], after: [&str; 2]) -> Gateway {
+/// Uses up what the `first` file grants in a minute, and expects that the last of the `changed` ones grants nothing in it.
+async fn is_used_up_after(store: &str, first: [&str; 2], changed: &[[&str; 2]]) {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&yaml(store, &upstream, before[0], before[1])).await;
+    let gateway = Gateway::start(&yaml(store, &upstream, first[0], first[1])).await;
     for _ in 0..5 {
-        assert_eq!(ask(&gateway).await, 200, "{before:?}");
+        assert_eq!(ask(&gateway).await, 200, "{first:?}");
     }
-    assert_eq!(ask(&gateway).await, 429, "{before:?}");
-    gateway.rewrite(&yaml(store, &upstream, after[0], after[1]));
-    assert_eq!(gateway.reload().await.status, 200, "{after:?}");
-    assert_eq!(ask(&gateway).await, 429, "{after:?}");
-    gateway
+    assert_eq!(ask(&gateway).await, 429, "{first:?}");
+    for [rule, route] in changed {
+        gateway.rewrite(&yaml(store, &upstream, rule, route));
+        assert_eq!(gateway.reload().await.status, 200, "{rule} {route}");
+    }
+    assert_eq!(ask(&gateway).await, 429, "{store} {first:?} {changed:?}");
 }
 
 #[rstest]
@@ -59,7 +60,36 @@ async fn is_used_up_after(store: &str, before: [&str; 2], after: [&str; 2]) -> G
 async fn used_permits_count_after_a_change(#[case] before: &str, #[case] after: &str) {
     let redis = Redis::start();
     for store in ["memory".to_owned(), redis.url()] {
-        is_used_up_after(&store, [before, "a"], [after, "a"]).await;
+        is_used_up_after(&store, [before, "a"], &[[after, "a"]]).await;
+    }
+}
+
+/// A state from before a change has the name that its rate has again.
+#[rstest]
+#[case::a_window("algorithm: sliding_window")]
+#[case::a_fixed_window("algorithm: fixed_window")]
+#[case::a_bucket("algorithm: token_bucket")]
+#[tokio::test(flavor = "multi_thread")]
+async fn used_permits_count_after_a_change_and_back(#[case] algorithm: &str) {
+    let with = |rest: &str| format!("{{ {algorithm}, {rest} }}");
+    let [plain, list] = ["rate: 5/d", "rate: [5/s, 5/d]"].map(with);
+    let keyed = with("rate: 5/d, key: '{header.x-shop}'");
+    let instance = with("rate: 5/d, scope: instance");
+    let ways = [
+        vec![&plain, &list, &plain],
+        vec![&list, &plain, &list],
+        vec![&plain, &instance, &plain],
+        vec![&plain, &keyed, &plain],
+        vec![&plain, &keyed, &list, &plain],
+        vec![&plain, &list, &instance],
+        vec![&plain, &list, &plain, &list, &instance, &plain],
+    ];
+    for way in ways {
+        let files: Vec<_> = way.into_iter().map(|rule| [rule.as_str(), "a"]).collect();
+        let redis = Redis::start();
+        for store in ["memory", &redis.url()] {
+            is_used_up_after(store, files[0], &files[1..]).await;
+        }
     }
 }
 
@@ -67,8 +97,8 @@ async fn used_permits_count_after_a_change(#[case] before: &str, #[case] after: 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_that_names_two_limiters_together_forgets_nothing() {
     for route in ["a, other", "other, a"] {
-        is_used_up_after("memory", [WINDOW, "a"], [WINDOW, route]).await;
-        is_used_up_after("memory", [WINDOW, route], [WINDOW, "a"]).await;
+        is_used_up_after("memory", [WINDOW, "a"], &[[WINDOW, route]]).await;
+        is_used_up_after("memory", [WINDOW, route], &[[WINDOW, "a"]]).await;
     }
 }
 

@@ -47,6 +47,11 @@ impl StateNames {
         Self { is_shared: true, ..self }
     }
 
+    /// The same names, for a state of each key.
+    pub fn per_key(self) -> Self {
+        Self { is_shared: false, ..self }
+    }
+
     /// Whether all calls share one state, whatever their keys.
     pub fn is_shared(&self) -> bool {
         self.is_shared
