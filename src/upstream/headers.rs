@@ -236,14 +236,14 @@ fn wants_trailers(headers: &HeaderMap) -> bool {
     headers.get_all(TE).iter().any(members)
 }
 
-/// Removes names like `X_Forwarded_For`. CGI and its heirs (WSGI, PHP) read it as X-Forwarded-For, so a client could
-/// forge the field that only the gateway writes.
+/// Removes names like `X_Forwarded_For` and `X.Forwarded.For`. CGI and its heirs (WSGI, PHP) read them as X-Forwarded-For, so a
+/// client could forge the field that only the gateway writes.
 fn remove_lookalikes(headers: &mut HeaderMap) {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     let is_ours = |name: &HeaderName| {
-        let plain = name.as_str().replace('_', "-");
         let hop_by_hop = HOP_BY_HOP.iter().map(|(_, name)| name);
         let mut names = KEPT.iter().chain(hop_by_hop).chain(&CLIENT_ADDRESSES);
-        plain != name.as_str() && names.any(|own| own.as_str() == plain)
+        !name.as_str().bytes().all(is_plain) && names.any(|own| is_alike(own, name))
     };
     let ours: Vec<_> = headers.keys().filter(|name| is_ours(name)).cloned().collect();
     for name in ours {
@@ -251,16 +251,18 @@ fn remove_lookalikes(headers: &mut HeaderMap) {
     }
 }
 
-/// The names of a request that are none of `names` and that some programs read as one of them: CGI and its heirs (WSGI, PHP)
-/// read `X_Shop`, and some of them `X.Shop`, as `X-Shop`.
+/// Whether some programs read both names as one: CGI and its heirs (WSGI, PHP) read `X_Shop`, and some of them `X.Shop`, as
+/// `X-Shop`.
+fn is_alike(one: &HeaderName, other: &HeaderName) -> bool {
+    let plain = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'_' };
+    one.as_str().bytes().map(plain).eq(other.as_str().bytes().map(plain))
+}
+
+/// The names of a request that are none of `names` and that some programs read as one of them.
 pub fn alike<'h>(
     headers: &'h HeaderMap,
     names: &'h [HeaderName],
 ) -> impl Iterator<Item = &'h HeaderName> {
-    let plain = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'_' };
-    let is_alike = move |own: &HeaderName, name: &HeaderName| {
-        own.as_str().bytes().map(plain).eq(name.as_str().bytes().map(plain))
-    };
     headers
         .keys()
         .filter(move |own| !names.contains(own) && names.iter().any(|name| is_alike(own, name)))

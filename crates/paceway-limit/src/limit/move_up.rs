@@ -1,5 +1,6 @@
-//! A reservation that moves to an earlier slot, because a call has left or used fewer permits than it had reserved. Law: it is
-//! never worse than before. The store exchanges its permits in one step, or it keeps them.
+//! A reservation that moves to an earlier slot, because a call has left or used fewer permits than it had reserved. Law: an
+//! answer of the store never makes its slot later. The store exchanges its permits in one step, or it keeps them; without an answer
+//! both count as spent, and the call asks for everything again.
 
 use super::{
     Admission, Reservation,

@@ -2,8 +2,8 @@
 //! unused although others wait: 80 of 100 waiting calls that leave at 20/s would leave 4 s without a call.
 //!
 //! An *opening* is such a slot: the state of a limiter and an instant. It concerns the first call whose own slot comes
-//! later, which asks the store again shortly before the opening. Its old slot is the next opening. So each slot costs at
-//! most one further call of the store, however many calls wait. The table grants nothing: the store decides.
+//! later, which asks the store again shortly before the opening. Its old slot is the next opening. So a slot
+//! costs one further call of the store as a rule, and a few at most, however many calls wait. The table grants nothing: the store decides.
 
 use ahash::RandomState;
 use parking_lot::Mutex;
@@ -24,7 +24,7 @@ use tokio::{
 /// the store takes time.
 pub(crate) const LEAST_GAIN: Duration = Duration::from_millis(5);
 /// How many calls find an opening unusable before it is left to newcomers. An opening of one permit is of no use to calls
-/// that cost 5, and one of these limiters may not help calls that another limiter holds up.
+/// that cost 5, and an opening of one limiter does not help a call that another limiter delays.
 const MOST_REFUSALS: u8 = 4;
 /// How long an opening without a call is kept. A call whose slot the store has promised already may enter only now, because
 /// the answer was under way.
@@ -41,7 +41,7 @@ pub struct Openings {
 
 #[derive(Debug, Default)]
 struct OpeningTable {
-    /// As many calls as wait in this process, which the `max_waiting` of the routes bounds.
+    /// As many calls as wait in this process; the gateway bounds them by `max_waiting`.
     calls: HashMap<Arc<str>, CallsBySlot, RandomState>,
     /// The openings that no call has been offered, the oldest first.
     unclaimed: VecDeque<Unclaimed>,

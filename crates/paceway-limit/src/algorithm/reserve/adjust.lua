@@ -1,6 +1,6 @@
 if part == 'adjust' then
 -- Changes of a level without a request: permits are taken that others used, and permits come back. Twin of `lower` and
--- `give_back` in reserve.rs.
+-- `charge` in reserve.rs, `refund` in open.rs and `move_up_at` in store/memory/changes.rs.
 
 -- The most grants by which one step lowers a level.
 local LOWERINGS = 64
@@ -117,6 +117,7 @@ local function publish(state)
     is_taken = is_taken_after(algorithm, open, next)
   end
   if is_taken then
+    -- In a sliding window the permits of a waiting request may be all that leaves no room for it now.
     if algorithm.kind == 83 then next = 0 end
     redis.pcall('PUBLISH', 'paceway:call:pauses' .. (ARGV[5] or ''), string.format('%s %.0f free', state.key, next))
   end

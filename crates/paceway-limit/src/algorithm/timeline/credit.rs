@@ -29,8 +29,8 @@ pub(super) struct Credit {
     until: Micros,
     /// The latest `until` so far. Permits from there on lie where they were made.
     reach: Micros,
-    /// The ticks that came back since the line came into being, without `free`: by them the grants from before lie earlier
-    /// than they were made.
+    /// The ticks that came back since the line came into being, without `free`. A later grant may lie by so many ticks before the
+    /// place that it names. It only grows, and may be rounded up.
     moved: i64,
     /// `moved` when the tail was last moved back. Grants from before do not know their place any more.
     mark: i64,
@@ -136,8 +136,8 @@ impl Timeline {
     /// A grant names its start on the line. Where permits may have moved, it counts as moved by all that came back since it was
     /// made, also by what later requests returned: that is less than it may return, never more.
     ///
-    /// Permits that gateways hold in blocks can be used for `held` µs (0: there are none), and begin then. They are out
-    /// only when nothing came back before: until they are used, the unused parts stay holes.
+    /// `held`: for how long gateways may still use permits of blocks, in µs; 0 if the bucket gives none. They are promised until
+    /// then, so that the first unused parts stay holes.
     pub(in crate::algorithm) fn settle(&mut self, grant: Grant, cost: i64, held: Micros) -> bool {
         let is_used = grant.ticks < 0;
         let ticks = if is_used { !grant.ticks } else { grant.ticks };

@@ -44,7 +44,7 @@ pub trait Script: Send + Sync + fmt::Debug {
 
     /// Sends a heartbeat to the set of gateways. A gateway without a heartbeat for [`ABSENT`] counts as one that decides
     /// alone, and one without any for [`GONE`] is removed from the set. One that has granted nothing lately is removed
-    /// after [`ABSENT`].
+    /// after [`ABSENT`] if its connections have ended.
     ///
     /// # Errors
     ///
@@ -107,7 +107,8 @@ pub struct Heartbeat {
     pub id: Arc<str>,
     /// The gateway decides alone, and cannot charge the permits that it grants.
     pub is_alone: bool,
-    /// The gateway has granted nothing for [`GONE`], so that the others leave it no share when it is absent.
+    /// The gateway has granted nothing for [`GONE`], so that the others leave it no share once its
+    /// connections have ended.
     pub is_idle: bool,
     /// No heartbeat of this life was answered yet. The others of the same name are removed from the set: they have ended, or
     /// enter it again with their next heartbeats.
@@ -119,8 +120,8 @@ pub struct Heartbeat {
 pub struct Beat {
     /// The number of gateways, including this one and those that decide alone.
     pub gateways: i64,
-    /// The number of other gateways that have granted something lately and decide alone, or have sent no heartbeat for
-    /// [`ABSENT`].
+    /// The number of other gateways that decide alone, or have sent no heartbeat for [`ABSENT`]. One that has granted nothing
+    /// lately counts only while its connections live.
     pub absent: i64,
     /// This gateway was not in the set of gateways before: it has just started, or the store has lost the set.
     pub entered: bool,
