@@ -169,6 +169,8 @@ impl Server {
             let (ended, mut ends) = mpsc::channel(1);
             let services = services.into_iter().map(|(service, port)| (Some(service), port));
             let ports = [(None, data)].into_iter().chain(services);
+            // Before the first client: a signal that comes before this ends the process at once.
+            let stop = shutdown_signal()?;
             let mut runtimes = Vec::new();
             for (number, ports) in of_workers(ports, live.plan().config.workers.get()) {
                 let worker = Worker {
@@ -225,12 +227,12 @@ impl Server {
             );
             supervisor::ready();
             let signal = tokio::select! {
-                signal = shutdown_signal() => signal?,
+                signal = stop => signal,
                 _ = ends.recv() => return Err(ServerError::Worker),
             };
+            tokio::spawn(stop_at_once(shutdown_signal()?));
             stopping.store(true, Relaxed);
             supervisor::stopping();
-            tokio::spawn(stop_at_once());
             let delay = live.plan().config.shutdown_delay;
             if !delay.is_zero() {
                 let delay_s = delay.as_secs_f64();
@@ -302,10 +304,9 @@ fn start(
 }
 
 /// Ends the process at the next signal.
-async fn stop_at_once() {
-    if let Ok(signal) = shutdown_signal().await {
-        tracing::warn!(signal, "second signal: stopping at once");
-    }
+async fn stop_at_once(second: impl Future<Output = &'static str>) {
+    let signal = second.await;
+    tracing::warn!(signal, "second signal: stopping at once");
     log::flush(LAST_LINES);
     std::process::exit(1);
 }
@@ -345,14 +346,16 @@ async fn drain(
     all_ended.await
 }
 
-/// Resolves with the name of the signal at SIGTERM or SIGINT.
-async fn shutdown_signal() -> Result<&'static str, ServerError> {
+/// Catches SIGTERM and SIGINT from now on. The future resolves with the name of the first one.
+fn shutdown_signal() -> Result<impl Future<Output = &'static str>, ServerError> {
     let listen = |kind| signal(kind).map_err(|error| ServerError::System(error.into()));
     let (mut term, mut int) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
-    tokio::select! {
-        _ = term.recv() => Ok("SIGTERM"),
-        _ = int.recv() => Ok("SIGINT"),
-    }
+    Ok(async move {
+        tokio::select! {
+            _ = term.recv() => "SIGTERM",
+            _ = int.recv() => "SIGINT",
+        }
+    })
 }
 
 fn new_runtime() -> Result<Runtime, ServerError> {
