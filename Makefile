@@ -13,8 +13,8 @@ run: ## run the gateway with CONFIG (default: config/quickstart.yaml)
 demo: ## a throttled pretend vendor and a gateway before it
 	$(CARGO) run --release -- demo
 
-# Tests spend three quarters of their time in waits, so there is one more of them at a time than there are cores.
-test: export RUST_TEST_THREADS ?= $(shell expr $$(nproc) + 1)
+# Tests spend three quarters of their time in waits, so there are twice as many of them at a time as there are cores.
+test: export RUST_TEST_THREADS ?= $(shell expr $$(nproc) \* 2)
 test: test-tools ## every test, with a real redis-server and real clients
 	$(CARGO) test --workspace --lib --bins --tests --examples
 	$(CARGO) test --workspace --doc
