@@ -50,9 +50,9 @@ async fn eighty_through_four_permits_over_two_gateways() {
 }
 
 #[rstest]
-#[case::sliding_window("{ algorithm: sliding_window, rate: 10/s, margin: 30ms }", 10)]
+#[case::sliding_window("{ algorithm: sliding_window, rate: 10/s, margin: 200ms }", 10)]
 #[case::leaky_bucket("{ algorithm: leaky_bucket, rate: 10/s, margin: 30ms }", 10)]
-#[case::two_rates("{ algorithm: sliding_window, rate: [10/s, 25/min], margin: 30ms }", 10)]
+#[case::two_rates("{ algorithm: sliding_window, rate: [10/s, 25/min], margin: 200ms }", 10)]
 #[tokio::test]
 async fn an_upstream_never_sees_too_many(#[case] limiter: &str, #[case] count: usize) {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
