@@ -39,7 +39,7 @@ async fn start<'a>(failover: &'a Failover, checks: &Checks) -> Option<Running<'a
 }
 
 async fn free(far: &Far, checks: &Checks) -> i64 {
-    far.remaining(&checks).await
+    far.remaining(checks).await
 }
 
 /// As after `FLUSHALL`.
