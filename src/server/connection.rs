@@ -151,7 +151,7 @@ impl ConnectionDriver {
                     Box::pin(proxy.decide(own, &self.client, &mut arrival, &mut head)).await
                 }
             };
-            let can_go_on = self.stream.answered(head.status(), ending != Ending::Open);
+            let can_go_on = self.stream.answered(ending != Ending::Open);
             if ending == Ending::ClientGone {
                 self.stream.abandon();
             }

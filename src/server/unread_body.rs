@@ -3,7 +3,7 @@
 //! for the next request: the parser counts the body to its end, or the connection ends.
 
 use bytes::Bytes;
-use http::{Request, StatusCode, header::EXPECT};
+use http::{Request, header::EXPECT};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
@@ -113,12 +113,11 @@ impl UnreadBody {
         }))))
     }
 
-    /// Whether the connection can be used again after an answer with `status`, which begins now. If not, the answer has to
-    /// say so. An upstream that answers with a success may take a body without a length to its end.
-    pub(super) fn leaves_open(&self, status: StatusCode) -> bool {
+    /// Whether the connection can be used again after an answer that begins now. If not, the answer has to say so. How much
+    /// a body without a length still has is not known, whether or not the upstream reads on.
+    pub(super) fn leaves_open(&self) -> bool {
         let state = self.0.lock();
-        let is_wanted = || status.is_success() && state.rest.is_none();
-        !state.is_held && state.left.map_or_else(is_wanted, |left| left <= MOST)
+        !state.is_held && state.left.is_some_and(|left| left <= MOST)
     }
 
     /// Leaves the rest unread, so that the parser ends the connection after the answer.
@@ -143,11 +142,6 @@ impl UnreadBody {
                 }
                 return Poll::Pending;
             };
-            if state.left.is_none() {
-                // Whether every program before us sees its end at the same byte is not known.
-                state.is_given_up = true;
-                break;
-            }
             match pin!(&mut *rest).poll_frame(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Some(Ok(_))) => state.left = rest.size_hint().exact(),

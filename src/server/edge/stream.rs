@@ -61,14 +61,14 @@ impl ClientStream {
         self.lock().begin(request)
     }
 
-    /// Notes that the service has returned the response, with `status`; `closes` says that it closes the connection. Returns
-    /// whether the connection can be used again, which the rest of the request's body may prevent, too.
-    pub(in crate::server) fn answered(&self, status: StatusCode, closes: bool) -> bool {
+    /// Notes that the service has returned the response; `closes` says that it closes the connection. Returns whether the
+    /// connection can be used again, which the rest of the request's body may prevent, too.
+    pub(in crate::server) fn answered(&self, closes: bool) -> bool {
         let mut state = self.lock();
         state.answered();
         state.is_sending = closes;
         let Some(unread) = &state.unread else { return !closes };
-        let is_open = !closes && unread.leaves_open(status);
+        let is_open = !closes && unread.leaves_open();
         if !is_open {
             unread.give_up();
         }

@@ -11,7 +11,7 @@ use crate::{
     },
 };
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 use http_body_util::{BodyExt, Full, combinators::BoxBody};
 use hyper::{server::conn::http1, service::service_fn};
 use parking_lot::Mutex;
@@ -48,7 +48,7 @@ where
             let (stream, answered) = (shared.clone(), answer(shared.clone()));
             async move {
                 answered.await;
-                stream.answered(StatusCode::OK, false);
+                stream.answered(false);
                 let body: BoxBody<Bytes, Infallible> = Full::new(Bytes::from_static(b"ok")).boxed();
                 Ok::<_, Infallible>(Response::new(body))
             }

@@ -94,11 +94,14 @@ async fn a_client_without_100_continue_is_told_that_the_connection_closes() {
 }
 
 #[rstest]
-#[case::short(100_000, None)]
-#[case::long(20_000_000, Some("close"))]
+#[case::short(&post(100_000), "a", 100_000, None)]
+#[case::long(&post(20_000_000), "a", 20_000_000, Some("close"))]
+#[case::chunked(&request("POST", "/", &[("Transfer-Encoding", "chunked")]), "3\r\nabc\r\n", 3, Some("close"))]
 #[tokio::test(flavor = "multi_thread")]
 async fn an_early_answer_of_the_upstream_closes_the_connection_before_a_long_body(
-    #[case] length: usize,
+    #[case] head: &str,
+    #[case] piece: &str,
+    #[case] count: usize,
     #[case] connection: Option<&str>,
 ) {
     let upstream = hasty().await;
@@ -108,10 +111,10 @@ async fn an_early_answer_of_the_upstream_closes_the_connection_before_a_long_bod
     ))
     .await;
     let mut conn = connect(&gateway).await;
-    conn.send(post(length)).await.expect("send");
+    conn.send(head).await.expect("send");
     let answer = conn.answer().await.expect("an answer");
     assert_eq!((answer.status, answer.field("connection")), (200, connection));
-    conn.send(vec![b'a'; length]).await.expect("all of it is taken");
+    conn.send(piece.repeat(count)).await.expect("all of it is taken");
     if connection.is_some() {
         assert_eq!(conn.rest().await, b"");
         return;
