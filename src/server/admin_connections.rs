@@ -1,12 +1,15 @@
 //! Connections of the admin side: how many may be open at one time, and how long each may take. Knows no page of it.
 
-use super::phase::Phase;
+use super::{
+    phase::Phase,
+    unread_body::{FollowedBody, UnreadBody},
+};
 use crate::{
     admin::{EventStream, PageError},
     config::ClientLimits,
 };
 use axum::{Router, body::Bytes, extract::ConnectInfo, response::IntoResponse};
-use http::{Request, StatusCode};
+use http::{HeaderValue, Request, StatusCode, header::CONNECTION};
 use hyper::{
     body::{Body, Frame, Incoming, SizeHint},
     server::conn::http1,
@@ -87,7 +90,7 @@ enum AdminWait {
 /// The body of a request. It notes when the page waits for more of it, so that operators who send slowly cannot take all
 /// connections.
 struct AwaitedBody {
-    body: Incoming,
+    body: FollowedBody,
     waits: Arc<Mutex<AdminWaits>>,
 }
 
@@ -162,17 +165,28 @@ async fn connection(
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(ConnectInfo(peer));
         waits.lock().now(AdminWait::Page);
-        let request = request.map(|body| AwaitedBody { body, waits: waits.clone() });
+        let unread = UnreadBody::of(&request);
+        let request = request.map(|body| AwaitedBody {
+            body: FollowedBody::new(body, unread.clone()),
+            waits: waits.clone(),
+        });
         let (page, waits) = (timeout(PAGE, pages.call(request)), waits.clone());
         async move {
             let answer = page.await.unwrap_or_else(|_| {
                 let why = "the request did not come in time".into();
                 Ok(PageError(StatusCode::REQUEST_TIMEOUT, why).into_response())
             });
-            let answer = match answer {
+            let mut answer = match answer {
                 Ok(answer) => answer,
                 Err(never) => match never {},
             };
+            if let Some(unread) = unread {
+                waits.lock().what = AdminWait::Body;
+                if !unread.discard().await {
+                    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+                waits.lock().what = AdminWait::Page;
+            }
             // A stream of events is no connection that waits for a request, and it ends with the stream.
             if answer.extensions().get::<EventStream>().is_none() {
                 waits.lock().now(AdminWait::Request);

@@ -7,7 +7,7 @@ use super::{
     http2::{self, PiecedBody, Streams},
     phase::{LINGER, Phase},
     tracked_body::TrackedBody,
-    unread_body::FollowedBody,
+    unread_body::{DISCARDED, FollowedBody},
 };
 use crate::{
     answer::Failure,
@@ -30,13 +30,8 @@ use std::{
     pin::{Pin, pin},
     sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll},
-    time::Duration,
 };
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-
-/// How many bytes of a request are read and dropped after an answer that closes the connection, and for how long, so that
-/// the client reads the answer first: many libraries read none before they have sent their whole body.
-const DISCARDED: (usize, Duration) = (64 << 20, Duration::from_secs(30));
 
 /// Drives one client connection that speaks HTTP.
 pub(super) struct ConnectionDriver {

@@ -2,19 +2,27 @@
 //! that the connection can be used again; for a longer one the answer says `Connection: close`. A byte of it is never taken
 //! for the next request: the parser counts the body to its end, or the connection ends.
 
+use super::phase::LINGER;
 use bytes::Bytes;
 use http::{Request, header::EXPECT};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use std::{
+    future::poll_fn,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
+use tokio::time::timeout;
 
 /// The longest rest that is read and dropped, 1 MiB. It costs less than a new connection with TLS.
 const MOST: u64 = 1 << 20;
+
+/// How many bytes of a request are read and dropped by an answer that may close the connection, and for how long, so that
+/// the client reads the answer: many libraries read none before they have sent their whole body.
+pub(super) const DISCARDED: (usize, Duration) = (64 << 20, Duration::from_secs(30));
 
 /// A request's body, from which the connection learns how much of it is left.
 pub(super) struct FollowedBody {
@@ -118,6 +126,29 @@ impl UnreadBody {
     pub(super) fn leaves_open(&self) -> bool {
         let state = self.0.lock();
         !state.is_held && state.left.is_some_and(|left| left <= MOST)
+    }
+
+    /// Reads and drops the rest before the answer, until the client pauses. Returns whether the connection can be used again.
+    pub(super) async fn discard(&self) -> bool {
+        let (rest, is_held) = {
+            let state = &mut *self.0.lock();
+            (state.rest.take(), state.is_held)
+        };
+        let Some(mut rest) = rest else { return true };
+        let mut left = DISCARDED.0;
+        let reading = async {
+            while !is_held && left > 0 {
+                let frame = poll_fn(|cx| Pin::new(&mut rest).poll_frame(cx));
+                match timeout(LINGER, frame).await {
+                    Ok(Some(Ok(frame))) => {
+                        left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+                    }
+                    end => return matches!(end, Ok(None)),
+                }
+            }
+            false
+        };
+        timeout(DISCARDED.1, reading).await.unwrap_or(false)
     }
 
     /// Leaves the rest unread, so that the parser ends the connection after the answer.

@@ -40,7 +40,28 @@ async fn node_hears_each_early_answer_on_its_kept_connections(
     ))
     .await;
     gateway.get("/limited").await;
-    let url = format!("http://{}{path}", gateway.listen);
+    node_hears(format!("http://{}{path}", gateway.listen), status, body).await;
+}
+
+#[rstest]
+#[case::no_page("/nothing", 404, &["3000000"])]
+#[case::no_page_and_chunked("/nothing", 404, &["1000000", "chunked"])]
+#[case::too_large("/limiters/none/acquire", 413, &["3000000"])]
+#[tokio::test(flavor = "multi_thread")]
+async fn node_hears_each_early_answer_of_the_admin_side(
+    #[case] path: &str,
+    #[case] status: u16,
+    #[case] body: &[&str],
+) {
+    let gateway = Gateway::start(
+        "upstream: http://127.0.0.1:9\nlimiters: { none: 1/day }\nroutes: [{ suffix: /, limiters: [none] }]\n",
+    )
+    .await;
+    node_hears(format!("http://{}{path}", gateway.admin), status, body).await;
+}
+
+/// Posts 40 bodies to `url`, and expects the answer of each.
+async fn node_hears(url: String, status: u16, body: &[&str]) {
     let script = ["tests/clients/early_answers.mjs", &url];
     let said = run(node(&[&script[..], body].concat())).await;
     let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
