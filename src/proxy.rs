@@ -304,6 +304,7 @@ impl Proxy {
     ) -> Result<Routed<'a>, Failure> {
         let config = &self.0.plan.config;
         let host = validate::request(client, (&config.limits, &config.paths), request, seen)?;
+        let demands = validate::demands(&config.limits, request, seen);
         let upgrade = Upgrade::asked(request, incoming.is_none(), seen);
         if seen.has(HeaderFlags::CONNECTION) {
             headers::remove_nominated(request.headers_mut());
@@ -316,6 +317,7 @@ impl Proxy {
         let found = found.map_err(|ambiguous| Failure::Malformed(ambiguous.to_string().into()))?;
         let Some(route) = found else { return Err(Failure::NoRoute) };
         record.route = Some(route);
+        demands?;
         let own = self.own();
         let policy = own.direct[route].policy;
         let (fixed, policy) = (own.fixed[policy].as_ref(), &self.0.plan.policies[policy]);
@@ -364,7 +366,8 @@ impl Inner {
 /// The failure that the gateway answers with.
 pub fn validate<B>(config: &Config, request: &Request<B>) -> Result<(), Failure> {
     let seen = HeaderFlags::of(request.headers());
-    validate::message((&config.limits, &config.paths), request, seen).map(drop)
+    validate::message((&config.limits, &config.paths), request, seen)?;
+    validate::demands(&config.limits, request, seen)
 }
 
 /// The host that a request with the field `host` is for, without port. The authority of an absolute target outranks it

@@ -99,6 +99,7 @@ impl Proxy {
         let plan = &self.0.plan;
         let limits = &plan.config.limits;
         validate::request(exchange.client, (limits, &plan.config.paths), request, seen)?;
+        validate::demands(limits, request, seen)?;
         match &config.listener.token {
             Some(token) if !has_token(request.headers(), token) => {
                 return Err(Failure::Unauthorized);

@@ -56,16 +56,37 @@ pub(super) fn message<'r, B>(
         coding(request)?;
     }
     if seen.has(HeaderFlags::CONTENT_LENGTH) {
-        length(limits, request.headers())?;
-    }
-    let as_expected =
-        |expected: &HeaderValue| expected.as_bytes().eq_ignore_ascii_case(b"100-continue");
-    if seen.has(HeaderFlags::EXPECT) && !request.headers().get_all(EXPECT).iter().all(as_expected) {
-        return Err(Failure::Expectation);
+        length(request.headers())?;
     }
     match seen.has(HeaderFlags::MAX_FORWARDS) && is_last_hop(request) {
         true => Err(Failure::LastHop),
         false => Ok(host),
+    }
+}
+
+/// Refuses what a message asks for. Its answer has the headers of its route: a page of another origin may read it.
+///
+/// # Errors
+///
+/// [`Failure::TooLarge`] (413), [`Failure::Expectation`] (417).
+pub(super) fn demands<B>(
+    limits: &Limits,
+    request: &Request<B>,
+    seen: HeaderFlags,
+) -> Result<(), Failure> {
+    let headers = request.headers();
+    let length = || headers::number(headers.get(CONTENT_LENGTH)?.as_bytes());
+    if let Some(most) = limits.body
+        && length().is_some_and(|length| length > most)
+    {
+        let why = format!("the body is larger than {most} bytes");
+        return Err(Failure::TooLarge(StatusCode::PAYLOAD_TOO_LARGE, why.into()));
+    }
+    let as_expected =
+        |expected: &HeaderValue| expected.as_bytes().eq_ignore_ascii_case(b"100-continue");
+    match seen.has(HeaderFlags::EXPECT) && !headers.get_all(EXPECT).iter().all(as_expected) {
+        true => Err(Failure::Expectation),
+        false => Ok(()),
     }
 }
 
@@ -261,18 +282,12 @@ fn coding<B>(request: &Request<B>) -> Result<(), Failure> {
 }
 
 /// Requires one number. The parser of HTTP/1.1 has checked this; HTTP/2 lets an empty value pass, and several.
-fn length(limits: &Limits, fields: &HeaderMap) -> Result<(), Failure> {
+fn length(fields: &HeaderMap) -> Result<(), Failure> {
     let mut lengths = fields.get_all(CONTENT_LENGTH).iter();
     let Some(length) = lengths.next() else { return Ok(()) };
-    let (Some(number), None) = (headers::number(length.as_bytes()), lengths.next()) else {
-        return malformed("`Content-Length` is one number (RFC 9110 section 8.6)");
-    };
-    match limits.body {
-        Some(most) if number > most => {
-            let why = format!("the body is larger than {most} bytes");
-            Err(Failure::TooLarge(StatusCode::PAYLOAD_TOO_LARGE, why.into()))
-        }
-        _ => Ok(()),
+    match (headers::number(length.as_bytes()), lengths.next()) {
+        (Some(_), None) => Ok(()),
+        _ => malformed("`Content-Length` is one number (RFC 9110 section 8.6)"),
     }
 }
 

@@ -178,6 +178,24 @@ routes:
     assert_eq!(grpc.headers()["access-control-allow-origin"], "*");
 }
 
+#[rstest]
+#[case::too_large("Content-Length", "5", 413)]
+#[case::expecting("Expect", "x", 417)]
+#[tokio::test(flavor = "multi_thread")]
+async fn so_have_answers_to_what_a_route_does_not_take(
+    #[case] name: &str,
+    #[case] value: &str,
+    #[case] status: u16,
+) {
+    let gateway = Gateway::start(
+        "upstream: http://127.0.0.1:9\nlimits: { body: 4 }\nroutes:\n\
+         - { suffix: \"*\", headers: { own: { set: { access-control-allow-origin: \"*\" } } } }\n",
+    )
+    .await;
+    let answer = exchange(&gateway, request("POST", "/", &[(name, value)])).await;
+    assert_eq!((answer.status, answer.field("access-control-allow-origin")), (status, Some("*")));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_operators_rules_come_last() {
     let upstream = Upstream::start(|_| {

@@ -25,7 +25,9 @@ fn refused(request: http::request::Builder, limits: Limits) -> Option<u16> {
     let request = request.body(()).unwrap();
     let failure: Option<F> = {
         let known = (&limits, &Paths::default());
-        super::request(&client, known, &request, HeaderFlags::of(request.headers())).err()
+        let seen = HeaderFlags::of(request.headers());
+        let valid = super::request(&client, known, &request, seen);
+        valid.and_then(|_| demands(&limits, &request, seen)).err()
     };
     failure.map(|failure| failure.response().status().as_u16())
 }
