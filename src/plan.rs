@@ -43,6 +43,7 @@ use crate::{
     trace::Tracer,
     upstream::KeptBytes,
 };
+use former_states::UsedStates;
 use previous::Previous;
 use std::{
     fmt,
@@ -66,6 +67,8 @@ pub struct Plan {
     pub(crate) waiting: WaitingCounts,
     /// The limiters, by their index in the configuration.
     pub limiters: Vec<LimiterPlan>,
+    /// The states of limiters that the configuration does not have any more.
+    absent: Vec<UsedStates>,
     pub(crate) upstreams: Vec<UpstreamMetrics>,
     /// The knowledge from the answers of each upstream, by its index.
     pub(crate) heard: Box<[Arc<HeardAnswers>]>,
@@ -172,6 +175,7 @@ impl Plan {
                 .map(|before| before.kept_reservations.clone())
                 .unwrap_or_default(),
             tracer: before.and_then(|before| before.tracer.clone()),
+            absent: previous.absent(&config),
             config,
             instance,
         }
@@ -198,7 +202,8 @@ impl Plan {
 
     /// The instant from which a limiter has fewer states to ask than this plan says; `None` if there is none.
     pub(crate) fn former_until(&self) -> Option<Instant> {
-        self.limiters.iter().filter_map(LimiterPlan::former_until).min()
+        let absent = self.absent.iter().flat_map(|own| &own.all).map(|state| state.until);
+        self.limiters.iter().filter_map(LimiterPlan::former_until).chain(absent).min()
     }
 
     /// The number of requests that wait in this gateway.

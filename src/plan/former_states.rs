@@ -1,7 +1,6 @@
 //! The states that a limiter had before a change of the configuration: another key, algorithm, scope or list of rates names
 //! others. As long as their permits count, requests take permits of them, too, so that no change gives a quota twice.
 
-use super::LimiterPlan;
 use crate::{
     answer::Policy,
     config::{LimiterConfig, Mode, Rate},
@@ -12,7 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// For how long other gateways may have the old file after this one has the new one.
-const SLACK: Duration = Duration::from_secs(5);
+pub(super) const SLACK: Duration = Duration::from_secs(5);
 /// The longest time for which keys share what was used before the limiter had keys.
 const MOST_SHARED: Duration = Duration::from_secs(60);
 
@@ -26,6 +25,18 @@ pub(super) struct FormerState {
     pub(super) period: Option<Duration>,
     /// The instant from which it is not asked any more.
     pub(super) until: Instant,
+    /// Whether requests ask it. One of a rate that a change removes is not asked, and known for the case that the rate is
+    /// back in time.
+    pub(super) is_asked: bool,
+}
+
+/// The states of a limiter in which permits count, when a change replaces the limiter, switches it off or removes it.
+#[derive(Clone)]
+pub(super) struct UsedStates {
+    pub(super) limiter: LimiterConfig,
+    /// The longest wait of a request.
+    pub(super) wait: Duration,
+    pub(super) all: Vec<FormerState>,
 }
 
 /// A limiter after a change, as far as its states depend on it.
@@ -48,25 +59,32 @@ impl FormerState {
     }
 }
 
+// === impl UsedStates ===
+
+impl UsedStates {
+    /// Those that still count.
+    pub(super) fn now(mut self) -> Self {
+        let now = Instant::now();
+        self.all.retain(|state| state.until > now);
+        self
+    }
+}
+
 // === impl Renamed ===
 
 impl Renamed<'_> {
     /// The states that `before` had and that the limiter does not have any more for the same rate, and whether permits are
     /// forgotten that count for longer.
-    pub(super) fn former(&self, before: &LimiterPlan) -> (Vec<FormerState>, bool) {
-        let now = Instant::now();
+    pub(super) fn former(&self, before: UsedStates) -> (Vec<FormerState>, bool) {
         let same_key = before.limiter.key == self.limiter.key;
         let gets_key = before.limiter.key.is_none() && !same_key;
-        let most_shared = now + before.longest_wait() + MOST_SHARED + SLACK;
+        let most_shared = Instant::now() + before.wait + MOST_SHARED + SLACK;
         let (mut all, mut is_cut) = (Vec::new(), false);
-        let known = before.former.iter().filter(|own| own.until > now).cloned();
-        let own = before.own_states().filter(|_| before.limiter.mode != Mode::Off);
-        let own = own.map(|own| FormerState { until: own.until + SLACK, ..own });
         // A rate that the change removes ends at once, unless another one comes in its place.
         let had = |rate: &Rate| before.limiter.rates.iter().any(|own| own.period == rate.period);
         let is_new = !self.limiter.rates.iter().all(had);
-        let own = own.filter(|own| is_new || own.period.is_none() || self.rate_of(own).is_some());
-        for mut state in known.chain(own) {
+        for mut state in before.all {
+            state.is_asked |= is_new || state.period.is_none() || self.rate_of(&state).is_some();
             if !same_key && !state.names.is_shared() {
                 if !gets_key {
                     is_cut = true;
@@ -91,9 +109,10 @@ impl Renamed<'_> {
         (all, is_cut)
     }
 
-    /// Whether the limiter has this state for the same rate, or for another one that takes its place.
+    /// Whether requests ask this state for the same rate, or for another one that takes its place.
     fn has(&self, state: &FormerState) -> bool {
         let place = self.names.iter().position(|names| *names == state.names);
+        let place = place.filter(|_| self.limiter.mode != Mode::Off);
         place.is_some_and(|place| self.rate_of(state).is_none_or(|rate| rate == place))
     }
 

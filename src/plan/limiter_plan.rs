@@ -2,7 +2,7 @@
 
 use super::{
     auto_limit::AutoLimit,
-    former_states::{FormerState, Renamed},
+    former_states::{FormerState, Renamed, SLACK, UsedStates},
     previous::Previous,
 };
 use crate::{
@@ -15,10 +15,7 @@ use crate::{
     path::PathRule,
     store::Check,
 };
-use std::{
-    sync::{Arc, atomic::AtomicUsize},
-    time::Duration,
-};
+use std::sync::{Arc, atomic::AtomicUsize};
 use tokio::time::Instant;
 
 /// A limiter with the values that do not depend on a request.
@@ -104,7 +101,8 @@ impl LimiterPlan {
             config::StoreConfig::Redis { url, .. } if url.is_cluster()
         );
         let renamed = Renamed { limiter, names: &names, is_cluster };
-        let (former, forgets) = before.map(|before| renamed.former(before)).unwrap_or_default();
+        let used = previous.used_states(&limiter.name);
+        let (former, forgets) = used.map(|used| renamed.former(used)).unwrap_or_default();
         let now: Vec<_> = former.iter().map(|state| renamed.rule_of(state)).collect();
         let known = before.and_then(|before| before.auto.as_ref());
         let auto =
@@ -165,16 +163,27 @@ impl LimiterPlan {
             blocks: false,
             ..state.check.clone()
         };
-        if !self.names.contains(&state.names) {
+        let is_asked = state.is_asked && self.limiter.mode != Mode::Off;
+        if is_asked && self.names.contains(&state.names) {
+            return;
+        }
+        if is_asked {
             self.policies.push(rate.map_or(&state.policy, |rate| &self.policies[rate]).clone());
             self.checks.push(check);
             self.names.push(state.names.clone());
-            self.former.push(state);
         }
+        self.former.push(state);
     }
 
-    /// Its states, each until its permits count no more.
-    pub(super) fn own_states(&self) -> impl Iterator<Item = FormerState> {
+    /// The states in which its permits count.
+    pub(super) fn used_states(&self) -> UsedStates {
+        let own = self.own_states().filter(|_| self.limiter.mode != Mode::Off);
+        let all = self.former.iter().cloned().chain(own).collect();
+        UsedStates { limiter: self.limiter.clone(), wait: duration(self.demand.wait), all }.now()
+    }
+
+    /// The states of its rates, each until its permits count no more.
+    fn own_states(&self) -> impl Iterator<Item = FormerState> {
         let now = Instant::now();
         (0..self.limiter.algorithms.len()).map(move |i| {
             let check = self.renewed(&self.checks[i], i);
@@ -193,14 +202,10 @@ impl LimiterPlan {
                 names: self.names[i].clone(),
                 policy,
                 period: rate.map(|rate| rate.period),
-                until: now + duration(horizon + algorithm.window()),
+                until: now + duration(horizon + algorithm.window()) + SLACK,
+                is_asked: false,
             }
         })
-    }
-
-    /// The longest wait of a request.
-    pub(super) fn longest_wait(&self) -> Duration {
-        duration(self.demand.wait)
     }
 
     /// The instant from which a former state is not asked any more; `None` if none is.

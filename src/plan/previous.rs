@@ -1,7 +1,11 @@
 //! The plan that another one takes over from, with its parts by name.
 
-use super::Plan;
-use std::collections::HashMap;
+use super::{LimiterPlan, Plan, former_states::UsedStates};
+use crate::config::Config;
+use std::collections::{HashMap, HashSet};
+
+/// The most limiters that the file does not name any more and whose states are known.
+const MOST_ABSENT: usize = 4_096;
 
 /// The plan that another one takes over from; empty at the start of a gateway.
 pub(super) struct Previous<'a> {
@@ -33,6 +37,30 @@ impl<'a> Previous<'a> {
     /// The plan, and the index of its limiter of this name.
     pub(super) fn limiter(&self, name: &str) -> Option<(&'a Plan, usize)> {
         Some((self.plan?, *self.limiters.get(name)?))
+    }
+
+    /// The states in which permits of the limiter of this name count, also if the plan does not have it any more.
+    pub(super) fn used_states(&self, name: &str) -> Option<UsedStates> {
+        let absent = || self.plan?.absent.iter().find(|own| own.limiter.name == name).cloned();
+        let own = self.limiter(name).map(|(plan, i)| plan.limiters[i].used_states());
+        own.or_else(absent)
+    }
+
+    /// The states in which permits of limiters count that `config` does not have.
+    pub(super) fn absent(&self, config: &Config) -> Vec<UsedStates> {
+        let Some(plan) = self.plan else { return Vec::new() };
+        let named: HashSet<_> = config.limiters.iter().map(|own| &own.name).collect();
+        let gone = plan.limiters.iter().filter(|own| !named.contains(&own.limiter.name));
+        let known = plan.absent.iter().filter(|own| !named.contains(&own.limiter.name));
+        let all = gone.map(LimiterPlan::used_states).chain(known.map(|own| own.clone().now()));
+        let mut all: Vec<_> = all.filter(|own| !own.all.is_empty()).collect();
+        if all.len() > MOST_ABSENT {
+            all.truncate(MOST_ABSENT);
+            tracing::warn!(
+                "too many limiters were removed: what the oldest of them granted is forgotten"
+            );
+        }
+        all
     }
 
     /// The plan, and the index of its route of this name.

@@ -75,6 +75,8 @@ async fn used_permits_count_after_a_change_and_back(#[case] algorithm: &str) {
     let [plain, list] = ["rate: 5/d", "rate: [5/s, 5/d]"].map(with);
     let keyed = with("rate: 5/d, key: '{header.x-shop}'");
     let instance = with("rate: 5/d, scope: instance");
+    let off = with("rate: 5/d, mode: 'off'");
+    let calls = "{ algorithm: concurrency, max: 9 }".to_owned();
     let ways = [
         vec![&plain, &list, &plain],
         vec![&list, &plain, &list],
@@ -82,6 +84,9 @@ async fn used_permits_count_after_a_change_and_back(#[case] algorithm: &str) {
         vec![&plain, &keyed, &plain],
         vec![&plain, &keyed, &list, &plain],
         vec![&plain, &list, &instance],
+        vec![&plain, &off, &list],
+        vec![&plain, &list, &off, &plain],
+        vec![&plain, &calls, &list],
         vec![&plain, &list, &plain, &list, &instance, &plain],
     ];
     for way in ways {

@@ -108,6 +108,33 @@ async fn a_rate_waits_for_the_state_that_it_takes_over() {
     assert_eq!((asked(&end), enforced(&end)), (vec!["S:x:k 500".to_owned()], vec![true]));
 }
 
+/// A limiter that is off, counts calls alone or is missing for one reload knows what it has granted.
+#[rstest]
+#[case::off("x: { algorithm: sliding_window, rate: 500/min, mode: 'off' }")]
+#[case::off_as_a_list("x: { algorithm: sliding_window, rate: [5/s, 500/min], mode: 'off' }")]
+#[case::calls("x: { algorithm: concurrency, max: 5 }")]
+#[case::absent("y: 5/s")]
+#[tokio::test(start_paused = true)]
+async fn a_limiter_that_comes_back_asks_the_states_that_it_had(#[case] between: &str) {
+    let text =
+        format!("upstream: http://a\nlimiters: {{ {between} }}\nroutes: [{{ suffix: /1 }}]\n");
+    let between = Config::parse(&text, "test", Path::new("."), &|_| None).expect("a config");
+    let list = "{ algorithm: sliding_window, rate: [5/s, 500/min] }";
+    let has_former = |before: &Plan| {
+        let plan = with(before, list);
+        let found = asked(&plan).iter().position(|state| state == "S:x:k 500");
+        found.is_some_and(|state| plan.limiters[0].checks[state].enforce)
+    };
+    let first = plan("{ algorithm: sliding_window, rate: 500/min }", "x");
+    let without = first.next(between.clone()).next(between.clone());
+    assert!(has_former(&without));
+    tokio::time::advance(Duration::from_secs(67)).await;
+    assert!(without.former_until().is_some_and(|until| until <= Instant::now()));
+    let later = without.next(between);
+    assert_eq!(later.former_until(), None);
+    assert!(!has_former(&later));
+}
+
 /// A limiter that only observed has counted, too.
 #[test]
 fn a_former_state_that_only_observed_is_enforced_with_its_limiter() {
