@@ -181,14 +181,19 @@ async fn permits_come_back_once_and_no_program_raises_a_limit() {
     });
     assert_eq!(post(address, "/v1/settle", &other).await.status, 400);
     assert_eq!(post(address, "/v1/settle", &settle(-1)).await.status, 400);
-    // A reload keeps it.
-    gateway.rewrite(&format!(
-        "services: {{ decisions: {{ listen: 127.0.0.1:0 }} }}\n# changed\n{CONFIG}"
-    ));
-    assert_eq!(gateway.reload().await.status, 200);
+    let reload = async |config: &str| {
+        gateway.rewrite(&format!("services: {{ decisions: {{ listen: 127.0.0.1:0 }} }}\n{config}"));
+        assert_eq!(gateway.reload().await.status, 200);
+    };
+    // A reload keeps it, as it was taken: without a key.
+    reload(&CONFIG.replace("burst: 100 }", "burst: 100, key: '{header.x-shop}' }")).await;
+    let mut of_a_key = settle(30);
+    of_a_key["limiters"][0]["key"] = "acme".into();
+    assert_eq!(post(address, "/v1/settle", &of_a_key).await.status, 400);
     let settled = post(address, "/v1/settle", &settle(30)).await.json();
     let exact = json!([{ "limiter": "tokens", "refunded": 70, "owed": 0 }]);
     assert_eq!(settled, json!({ "settled": true, "limiters": exact }));
+    reload(CONFIG).await;
     // Whatever it says now, nothing more comes back.
     for _ in 0..2 {
         assert_eq!(post(address, "/v1/settle", &settle(0)).await.json()["settled"], false);

@@ -78,18 +78,27 @@ impl Proxy {
             let name = &said.limiter;
             return Err(bad(format!("`{name}`: `cost` must be between 0 and {MOST_COST}")));
         }
-        let own = decision::checks(plan, said.key.as_deref(), 1);
-        let own = own.map_err(|why| bad(format!("`{}`: {why}", said.limiter)))?;
-        let is_own = |check: &Check| own.iter().any(|own| own.key == check.key);
-        let checks = reservation.checks().iter().enumerate();
-        let places: Vec<_> = checks.filter(|(_, check)| is_own(check)).map(|(i, _)| i).collect();
-        match places.is_empty() {
-            true => Err(bad(format!(
-                "the reservation has no permits of `{}` with this key",
-                said.limiter
-            ))),
-            false => Ok((limiter, places)),
+        // Their states tell the key: a reload may have added or removed that of the limiter since they were taken.
+        let filled = said.key.as_deref().map(|key| match &plan.limiter.key {
+            Some(template) => template.canonical(key),
+            None => key.to_owned(),
+        });
+        let filled = filled.as_deref();
+        let keys: Vec<_> =
+            reservation.checks().iter().map(|check| plan.key_in(&check.key)).collect();
+        let is_named = match filled {
+            Some(_) => keys.contains(&Some(filled)),
+            None => keys.iter().flatten().all(Option::is_none),
+        };
+        let is_own = |own: &Option<&str>| is_named && (own.is_none() || *own == filled);
+        let places = keys.iter().enumerate().filter(|(_, key)| key.as_ref().is_some_and(is_own));
+        let places: Vec<_> = places.map(|(i, _)| i).collect();
+        if places.is_empty() {
+            let why = decision::checks(plan, said.key.as_deref(), 1).err();
+            let why = why.unwrap_or("the reservation has no permits with this key".into());
+            return Err(bad(format!("`{}`: {why}", said.limiter)));
         }
+        Ok((limiter, places))
     }
 
     /// The concurrency permit of a call of `renew` or `release`.
