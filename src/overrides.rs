@@ -127,9 +127,10 @@ impl Overrides {
 
     /// Reads the table. A store that has lost it, or its last changes, gets it back.
     async fn read(&self) -> Result<(), StoreError> {
+        let asked = self.known.lock().now();
         let mut note = self.store.exchange(self.key.clone(), None).await?;
         for _ in 0..ATTEMPTS {
-            let lost = self.known.lock().later_than(&note);
+            let lost = self.known.lock().later_than(&note, asked);
             let Some(table) = lost else {
                 self.learn(note.text, note.now);
                 break;
@@ -204,10 +205,11 @@ impl Overrides {
         limiter: Option<&str>,
         new: Option<(Override, Duration)>,
     ) -> Result<Option<Override>, OverrideError> {
+        let asked = self.known.lock().now();
         let mut note = self.ask(None).await?;
         for _ in 0..ATTEMPTS {
             let text = note.text.as_deref().unwrap_or("{}");
-            let lost = self.known.lock().later_than(&note);
+            let lost = self.known.lock().later_than(&note, asked);
             let table = lost.or_else(|| OverrideTable::parse(text));
             let mut table = table.ok_or(OverrideError::Unreadable)?.without_ended(note.now);
             let new = new.clone().map(|(new, span)| {
@@ -313,13 +315,17 @@ impl KnownTable {
     }
 
     /// The table that the store has lost, with ends on its clock: the store has none, or that of a gateway that has not read
-    /// the last changes, such as one that was frozen while an override was removed. An empty table says that, too.
-    fn later_than(&self, note: &Note) -> Option<OverrideTable> {
+    /// the last changes, such as one that was frozen while an override was removed. An empty table says that, too. A clock
+    /// that is before the instant at which it was `asked` was set back by, say, an hour: without new ends each override would
+    /// last an hour longer, or begin again.
+    fn later_than(&self, note: &Note, asked: Micros) -> Option<OverrideTable> {
         let now = self.now();
         let mut known = self.table.clone().without_ended(now);
         let is_lost = match note.text.as_deref() {
             None => !known.is_empty() || known.version > 0,
-            text if text == self.text.as_deref() => false,
+            text if text == self.text.as_deref() => {
+                note.now + SECOND < asked && !self.table.is_empty()
+            }
             // A gateway that writes no version may have changed anything.
             Some(text) => (1..known.version).contains(&OverrideTable::parse(text)?.version),
         };

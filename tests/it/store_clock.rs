@@ -1,7 +1,7 @@
 //! A Redis whose clock is set back, as an administrator or a promoted replica does it: no limiter stays closed for that long,
 //! and none grants too much.
 
-use crate::support::{Gateway, Redis, Reply, Upstream, eventually, reply, request};
+use crate::support::{Gateway, Redis, Reply, Said, Upstream, eventually, reply, request};
 use rstest::rstest;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -101,4 +101,59 @@ routes:
     };
     let lines = gateway.events();
     assert_eq!(lines.iter().filter(|line| said(line)).count(), 1, "{lines:?}");
+}
+
+/// An override of 8 s lasted an hour longer, and one that had ended began again. The heartbeats of a dead gateway counted as long.
+#[tokio::test(flavor = "multi_thread")]
+async fn overrides_end_when_the_clock_of_the_store_is_set_back() {
+    let redis = Redis::with_a_clock();
+    let limiters = ["a", "b", "c"].map(|name| format!("  {name}: {{ rate: 2/min }}\n")).concat();
+    let yaml = format!(
+        "store: {{ url: \"{}\", timeout: 2s }}\nupstream: http://127.0.0.1:9\n\
+         routes: [{{ suffix: \"*\" }}]\nlimiters:\n{limiters}",
+        redis.url()
+    );
+    let (first, dead) = (Gateway::start(&yaml).await, Gateway::start(&yaml).await);
+    let put = async |path: &str, body: &str| {
+        let length = body.len().to_string();
+        let head = request("PUT", path, &[("Content-Length", &length)]);
+        let answer = first.admin_request(head + body).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    };
+    let is_over = async |gateway: &Gateway, limiter: &str| {
+        gateway.limiter(limiter).await["override"].is_null().then_some(())
+    };
+    put("/limiters/b/override", r#"{"mode":"off","for":"8s","reason":"t"}"#).await;
+    put("/limiters/c/override", r#"{"pause":true,"for":"8s","reason":"t"}"#).await;
+    put("/limiting", r#"{"limiting":"off","for":"8s","reason":"t"}"#).await;
+    put("/limiters/a/override", r#"{"rate":"9/s","for":"1s","reason":"t"}"#).await;
+    eventually("it ends", async || is_over(&first, "a").await).await;
+    let beats = ["ZRANGE", "paceway:{gateways}", "0", "-1"];
+    eventually("both gateways are known", async || match redis.command(&beats) {
+        Said::List(all) => (all.len() == 2).then_some(()),
+        said => panic!("{said:?}"),
+    })
+    .await;
+    drop(dead);
+    let start = Instant::now();
+    redis.set_clock("-3600");
+    for limiter in ["a", "b", "c"] {
+        eventually("it ends", async || is_over(&first, limiter).await).await;
+    }
+    let fresh = Gateway::start(&yaml).await;
+    for gateway in [&first, &fresh] {
+        for limiter in ["a", "b", "c"] {
+            assert!(is_over(gateway, limiter).await.is_some(), "{limiter}");
+        }
+        eventually("limiting is on again", async || {
+            let page: serde_json::Value = gateway.page("/limiters").await.json();
+            (page["limiting"] == true).then_some(())
+        })
+        .await;
+    }
+    eventually("only the living gateways count", async || {
+        (first.metric("paceway_store_gateways", &[]).await == 2.0).then_some(())
+    })
+    .await;
+    assert!(start.elapsed() < Duration::from_secs(100), "{:?}", start.elapsed());
 }

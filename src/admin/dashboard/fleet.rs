@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout};
 /// The time between two descriptions by one gateway, in ticks of the history.
 pub(super) const TICKS: u64 = 2;
 /// A gateway that has not described itself for this long is left out.
-const GONE: Micros = 35_000_000;
+const GONE: u64 = 35_000_000;
 /// The most gateways in the text; the one that was silent for the longest time is left out.
 const MOST: usize = 128;
 /// How often a change is tried when other gateways change the text at the same moment.
@@ -110,7 +110,7 @@ impl Fleet {
         // Another version may write another text; this one then begins again.
         let text = note.text.as_deref().unwrap_or("{}");
         let mut all: BTreeMap<String, FleetMember> = serde_json::from_str(text).unwrap_or_default();
-        all.retain(|_, member| note.now.saturating_sub(member.at) < GONE);
+        all.retain(|_, member| note.now.abs_diff(member.at) < GONE);
         all.insert(self.id.clone(), FleetMember { at: note.now, ..own });
         while all.len() > MOST
             && let Some(oldest) = all.iter().min_by_key(|(_, member)| member.at)
@@ -158,10 +158,11 @@ mod tests {
         };
         let now = 1_000_000_000;
         let others = (0..200).map(|i| (format!("{i:03}"), member(now - i * 1_000_000)));
+        let others = others.chain([("later".into(), member(4 * now))]);
         let others: BTreeMap<_, _> = others.collect();
         let text = serde_json::to_string(&others).expect("a text");
         let (all, _) = fleet.with(&Note { text: Some(text.into()), now }, member(0));
-        // Those of the last 35 s, and this one.
+        // Those of the last 35 s, and this one. None of a clock that was set back since.
         assert_eq!(all.len(), 36);
         assert_eq!(all[&fleet.id].at, now);
         let many = (0..200).map(|i| (format!("{i:03}"), member(now - i)));

@@ -69,8 +69,10 @@ impl AutoMargin {
 
     /// The record after a report at `now`; the same record when the report changes nothing.
     pub fn next(&self, learned: LearnedMargin, report: MarginReport, now: Micros) -> LearnedMargin {
-        let learned = LearnedMargin { margin: learned.margin.clamp(0, self.most), ..learned };
-        let LearnedMargin { margin, changed, grew } = learned;
+        // The clock of the store may have been set back: no refusal would count until it is there again.
+        let [changed, grew] = [learned.changed, learned.grew].map(|at| at.min(now));
+        let margin = learned.margin.clamp(0, self.most);
+        let learned = LearnedMargin { margin, changed, grew };
         let is_new = |sent: &Micros| grew == 0 || *sent > grew + WAVE;
         if report.refused.as_ref().is_some_and(is_new) {
             // Beyond the spread the delay is not the reason: the quota is lower, or another program uses it.
@@ -126,6 +128,14 @@ mod tests {
             learned = RULE.next(learned, refused(now, Some(40_000)), now + 1);
         }
         assert_eq!(learned.margin, 45_000, "the spread and 5 ms");
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_does_not_silence_refusals() {
+        let learned = LearnedMargin { margin: 0, changed: 60 * MINUTE, grew: 60 * MINUTE };
+        let learned = RULE.next(learned, MarginReport::default(), MINUTE);
+        let sent = MINUTE + WAVE + 1;
+        assert!(RULE.next(learned, refused(sent, None), sent + 1).margin > 0);
     }
 
     #[test]

@@ -142,7 +142,9 @@ impl AutoRate {
     /// other bounds is brought within these.
     pub fn next(&self, learned: LearnedRate, report: RateReport, now: Micros) -> LearnedRate {
         let rate = learned.rate.clamp(self.min, self.max);
-        let learned = LearnedRate { rate, ..learned };
+        // The clock of the store may have been set back: no refusal would count until it is there again.
+        let [changed, fell] = [learned.changed, learned.fell].map(|at| at.min(now));
+        let learned = LearnedRate { rate, changed, fell, ..learned };
         if let Some(call) = report.refused
             && (learned.fell == 0 || call.sent > learned.fell + WAVE)
         {

@@ -49,6 +49,10 @@ fn falls_to_seven_tenths_once_for_each_wave() {
     }
     let again = rule.next(fallen, refused(SECOND + WAVE + 1, fallen.rate), 2 * SECOND);
     assert_eq!(again.rate, nanohertz(49, 10 * SECOND));
+    // The clock is set back.
+    let later = LearnedRate { changed: 3600 * SECOND, fell: 3600 * SECOND, ..fallen };
+    let later = rule.next(later, RateReport::default(), SECOND);
+    assert_eq!(rule.next(later, refused(SECOND + WAVE + 1, fallen.rate), 2 * SECOND), again);
 }
 
 #[test]

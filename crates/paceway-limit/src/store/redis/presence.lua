@@ -10,6 +10,10 @@
 local set, id, idle = KEYS[1], ARGV[1], ARGV[5] == '1'
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- The clock may have been set back: the heartbeats of gateways that have died since would count until it is there again.
+for _, other in ipairs(redis.call('ZRANGEBYSCORE', set, string.format('%.0f', now + 1000), '+inf')) do
+  redis.call('ZADD', set, string.format('%.0f', now), other)
+end
 local present, alone = now - ARGV[2], ARGV[4] == '1' and not idle
 local own, before = id, '-' .. id
 if idle then own, before = before, own end
