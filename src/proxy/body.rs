@@ -289,9 +289,10 @@ impl SettlingBody {
                 frame.data_ref().is_none_or(|data| settling.read(data))
             }
             (Some(Err(BodyError::ClientLeft)), _) => true,
-            // The end of a body that broke off is not known.
             (Some(Err(_)), settling) => {
-                *settling = None;
+                if let Some(settling) = settling.take() {
+                    settling.end_early();
+                }
                 true
             }
             (None, _) => false,

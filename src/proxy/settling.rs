@@ -149,33 +149,40 @@ impl Settling {
         }
     }
 
-    /// Settles what has passed of an answer that is read no further: the greatest of the reserve, the events, and the cost
-    /// that the last event said.
-    fn end_early(self) {
-        for cost in self.open {
+    /// Settles what has passed of an answer that is read no further, or that broke off: the greatest of the reserve, the events,
+    /// and the cost that was said last.
+    pub(super) fn end_early(mut self) {
+        self.hear_end();
+        for cost in &mut self.open {
             let passed = cost.said.unwrap_or(0).max(self.passed);
-            if passed > cost.settlement.reserved() {
-                cost.settle(passed);
-            }
+            cost.said = Some(passed).filter(|passed| *passed > cost.settlement.reserved());
         }
+        self.settle();
     }
 
     /// Settles, now that the body has ended.
     pub(super) fn end(mut self) {
-        if let CostSource::Events(reader) = &mut self.source {
-            let open = &mut self.open;
-            reader.end(&mut |event| {
-                for cost in open.iter_mut() {
-                    cost.said = cost.part.of_document(event).or(cost.said);
-                }
-            });
+        self.hear_end();
+        self.settle();
+    }
+
+    /// Reads what the end of the body makes complete.
+    fn hear_end(&mut self) {
+        let open = &mut self.open;
+        let mut hear = |document: &[u8]| {
+            for cost in open.iter_mut() {
+                cost.said = cost.part.of_document(document).or(cost.said);
+            }
+        };
+        match &mut self.source {
+            CostSource::Document(kept) => hear(&kept.bytes),
+            CostSource::Events(reader) => reader.end(&mut hear),
         }
+    }
+
+    fn settle(self) {
         for cost in self.open {
-            let said = match &self.source {
-                CostSource::Document(kept) => cost.part.of_document(&kept.bytes),
-                CostSource::Events(_) => cost.said,
-            };
-            if let Some(true_cost) = said {
+            if let Some(true_cost) = cost.said {
                 cost.settle(true_cost);
             }
         }

@@ -1,7 +1,7 @@
 //! Callers who try to pay less: they reserve nothing, or leave before the answer says the cost.
 
 use super::{BODY_COST, JSON, gateway, left, model, post, settled, store};
-use crate::support::{Conn, Gateway, Upstream, eventually, request};
+use crate::support::{Conn, Gateway, Reply, Upstream, eventually, request};
 use rstest::rstest;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -102,4 +102,42 @@ async fn a_client_that_leaves_pays_what_passed_if_the_cost_is_never_said() {
     until_left(&gateway).await;
     gate.add_permits(1);
     left(&gateway, 950).await;
+}
+
+/// A client that stayed to the end paid 10, and one that left before it 50,000.
+#[rstest]
+#[case::last_event("text/event-stream", "data: {\"usage\":{\"total_tokens\":700}}\n\n", "", 700.0)]
+#[case::then_others(
+    "text/event-stream",
+    "data: {\"usage\":{\"total_tokens\":77}}\n\n",
+    "data: {}\n\n",
+    77.0
+)]
+#[case::more_events(
+    "text/event-stream",
+    "data: {\"usage\":{\"total_tokens\":7}}\n\n",
+    "data: {}\n\n",
+    21.0
+)]
+#[case::document("application/json", "{\"usage\":{\"total_tokens\":700}}", "", 700.0)]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_breaks_off_pays_what_it_has_said(
+    #[case] of: &str,
+    #[case] said: &str,
+    #[case] then: &str,
+    #[case] cost: f64,
+) {
+    let body = format!("{said}{}", then.repeat(20));
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {of}\r\nTransfer-Encoding: chunked");
+    let answer = format!("{head}\r\n\r\n{:x}\r\n{body}\r\n", body.len());
+    let upstream = Upstream::start(move |_| Reply::raw(&answer)).await;
+    let gateway = gateway(&upstream, "", BODY_COST).await;
+    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let fields = [JSON, ("Content-Length", "17"), ("Connection", "close")];
+    conn.send(request("POST", "/", &fields) + "{\"max_tokens\":10}").await.expect("send");
+    conn.rest().await;
+    eventually("the answer is settled", async || {
+        (settled(&gateway, "debt").await == cost - 10.0).then_some(())
+    })
+    .await;
 }
