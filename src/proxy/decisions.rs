@@ -300,9 +300,18 @@ async fn read<T: DeserializeOwned>(
         return Err(bad("send JSON, with `Content-Type: application/json`"));
     }
     let body = request.body_mut().read_ahead(MOST, bound).await.map_err(spoilt)?;
-    serde_json::from_slice(&body).map_err(|error| {
+    let mut json = serde_json::Deserializer::from_slice(&body);
+    let call = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let (path, said) = (error.path().to_string(), error.inner().to_string());
+        match path.as_str() {
+            "." => said,
+            path => format!("`{path}`: {said}"),
+        }
+    });
+    let call = call.and_then(|call| json.end().map(|()| call).map_err(|error| error.to_string()));
+    call.map_err(|said| {
         let why = mistake_in_shape(&body).map(str::to_owned);
-        bad(why.unwrap_or_else(|| decision::in_plain_words(&error.to_string())))
+        bad(why.unwrap_or_else(|| decision::in_plain_words(&said)))
     })
 }
 

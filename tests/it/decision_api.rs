@@ -321,13 +321,14 @@ async fn calls_that_break_a_rule(#[case] path: &str, #[case] body: &str, #[case]
 #[case::a_text(
     "/v1/acquire",
     r#"{"limiters": [{"limiter":"search"}], "max_wait_ms": "hunter2"}"#,
-    "expected a whole number"
+    "`max_wait_ms`: invalid type: string \"***\", expected a whole number"
 )]
 #[case::a_fraction(
     "/v1/acquire",
     r#"{"limiters": [{"limiter":"search","cost":1.5}]}"#,
-    "expected a whole number"
+    "`limiters[0].cost`: invalid type: floating point `1.5`, expected a whole number"
 )]
+#[case::a_number("/v1/renew", r#"{"limiter":"shop","key":5}"#, "`key`: invalid type: integer `5`")]
 #[case::no_switch(
     "/v1/acquire",
     r#"{"limiters": [{"limiter":"search"}], "wait": 1}"#,
