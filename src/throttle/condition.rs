@@ -28,7 +28,7 @@ enum Need {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Wanted {
     Any,
-    /// `=VALUE`.
+    /// `=VALUE`, or `="VALUE"`, as in `="slow and steady"`.
     Equal(String),
     /// `~"PART"`: those that contain this text, in capitals or not.
     Part(String),
@@ -39,6 +39,7 @@ const MAX_NEEDS: usize = 8;
 const AND: &str = " and ";
 /// Begins a part of a value. Without the quote, the `~` is one of a JSON pointer.
 const PART: &str = "~\"";
+const QUOTED: &str = "=\"";
 const FORMS: &str = "write a status, as in `429`, or one with a condition, as in `503 with retry-after`, \
                      `403 with x-ratelimit-remaining=0` or `200 with json /errors/0/extensions/code=THROTTLED`";
 /// Words that users write in place of `with`.
@@ -183,13 +184,14 @@ fn read_status(text: &str) -> Result<StatusCode, String> {
 // === impl Need ===
 
 impl Need {
-    /// Reads the needs of a condition. An ` and ` within the quotes of a part joins nothing.
+    /// Reads the needs of a condition. An ` and ` within quotes joins nothing.
     fn parse_all(text: &str) -> Result<Vec<Self>, String> {
         let mut needs = Vec::new();
         let mut rest = Some(text);
         while let Some(text) = rest {
             let is_before_and = |at: &usize| text.find(AND).is_none_or(|and| *at < and);
-            let quoted = text.find(PART).filter(is_before_and).map(|at| at + PART.len());
+            let quoted = text.find(PART).into_iter().chain(text.find(QUOTED)).min();
+            let quoted = quoted.filter(is_before_and).map(|at| at + PART.len());
             let within = quoted.and_then(|from| Some(from + text[from..].find('"')?));
             let from = within.unwrap_or_default();
             let end = text[from..].find(AND).map(|at| from + at);
@@ -275,8 +277,12 @@ impl Wanted {
     fn parse(name: &str, text: &str) -> Result<Self, String> {
         let Some(part) = text.strip_prefix(PART) else {
             let Some(value) = text.strip_prefix('=').map(str::trim) else { return Ok(Self::Any) };
+            let inner = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
+            let value = inner.filter(|inner| !inner.contains('"')).unwrap_or(value);
             return if value.is_empty() || value.starts_with('=') {
                 Err(format!("has no value after the `=`; leave it out, as in `with {name}`"))
+            } else if !value.matches('"').count().is_multiple_of(2) {
+                Err("needs the value in two quotes, or in none, as in `=\"rate limit\"`".into())
             } else {
                 Ok(Self::Equal(value.to_owned()))
             };
@@ -304,6 +310,7 @@ impl fmt::Display for Wanted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Any => Ok(()),
+            Self::Equal(value) if value.contains(AND) => write!(f, "=\"{value}\""),
             Self::Equal(value) => write!(f, "={value}"),
             Self::Part(part) => write!(f, "~\"{part}\""),
         }
