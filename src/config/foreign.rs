@@ -44,8 +44,22 @@ pub(super) fn add_hint(written: &str, reason: String) -> String {
 }
 
 fn hint(line: &str, value: &str) -> Option<String> {
-    let of_variable = |name| format!("a variable of the environment is written `\"${{{name}}}\"`");
+    let of_variable = |name| match of_nginx(name) {
+        Some(part) => format!("this part of a request is written `{{{part}}}`"),
+        None => format!("a variable of the environment is written `\"${{{name}}}\"`"),
+    };
     template(line).map(str::to_owned).or_else(|| variable(value).map(of_variable))
+}
+
+/// The part of a request that a variable of nginx has, such as `header.x-shop` for `http_x_shop`.
+fn of_nginx(name: &str) -> Option<String> {
+    let header = name.strip_prefix("http_").filter(|name| *name != "proxy");
+    match name {
+        "remote_addr" | "binary_remote_addr" => Some("client_ip".into()),
+        _ => header
+            .map(|name| format!("header.{}", name.replace('_', "-")))
+            .or_else(|| name.strip_prefix("arg_").map(|name| format!("query.{name}"))),
+    }
 }
 
 /// The name in `$NAME`, `$env:NAME`, `$(NAME)`, `%NAME%`, `#{NAME}` or `@NAME@`.

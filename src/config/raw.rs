@@ -251,7 +251,7 @@ impl ConfigReader {
         match scalar.read(RedisUrl::parse) {
             Ok(url) => match tls {
                 Some(tls) => {
-                    let tls = self.store_tls(&tls, url.is_tls());
+                    let tls = self.store_tls(&tls, &url);
                     let url = url.with_tls(tls);
                     StoreConfig::Redis { url, prefix, timeout, gateways, on_failure, on_loss }
                 }

@@ -9,6 +9,7 @@ use crate::{
         unit::Bytes,
         yaml::YamlValue,
     },
+    store::redis::RedisUrl,
     tls::{self, KeyPair, TlsError},
     upstream::{ClientTls, Target},
 };
@@ -86,8 +87,8 @@ impl ConfigReader {
     }
 
     /// Reads `store.tls`, which only a URL with TLS may have.
-    pub(super) fn store_tls(&mut self, field: &Field<'_>, is_tls: bool) -> ClientTls {
-        if !is_tls {
+    pub(super) fn store_tls(&mut self, field: &Field<'_>, url: &RedisUrl) -> ClientTls {
+        if !url.is_tls() {
             let reason = "needs `rediss://`, `rediss-sentinel://` or `rediss-cluster://`";
             self.note_at(field, reason);
             return ClientTls::default();
@@ -95,8 +96,9 @@ impl ConfigReader {
         let Some(section) = self.section(field, &STORE_TLS) else { return ClientTls::default() };
         let is_pair = ["cert", "key"].iter().any(|key| section.get(key).is_some());
         let named = self.get(&section, "server_name", None, |text| server_name(text).map(Some));
+        let names = named.as_deref().map_or_else(|| url.hosts(), |name| vec![name]);
         ClientTls {
-            ca: self.authorities(&section, "ca", named.as_deref().as_slice()),
+            ca: self.authorities(&section, "ca", &names),
             client_cert: if is_pair { self.pair(&section) } else { None },
             server_name: named,
         }

@@ -275,6 +275,15 @@ fn a_url_that_is_wrong_is_the_only_mistake_of_its_tls() {
 #[case::without_names("https://a.example", "", "unnamed.pem", Some("no subjectAltName"))]
 #[case::of_the_past("https://a.example", "", "expired.pem", Some("has expired"))]
 #[case::signed_by_another("https://a.example", "", "signed.pem", Some("signs no others"))]
+#[case::of_clients("https://a.example", "", "client.pem", Some("has another purpose"))]
+#[case::of_a_store("rediss://a.example", "", "unnamed.pem", Some("no subjectAltName"))]
+#[case::of_another_store("rediss://b.example", "", "unnamed.pem", None)]
+#[case::of_a_store_of_another_name(
+    "rediss://b.example",
+    "server_name: a.example",
+    "unnamed.pem",
+    Some("no subjectAltName")
+)]
 fn a_file_of_authorities_that_cannot_work_is_warned_of(
     #[case] url: &str,
     #[case] more: &str,
@@ -305,15 +314,47 @@ fn a_file_of_authorities_that_cannot_work_is_warned_of(
     let mut params = CertificateParams::new(vec!["a.example".to_owned()]).expect("names");
     params.distinguished_name.push(rcgen::DnType::CommonName, "a server");
     files.put("signed.pem", &params.signed_by(&key, &issuer).expect("a certificate").pem());
-    let text = format!("upstreams: {{ v: {{ url: '{url}', ca: {file}, {more} }} }}\n{ROUTES}");
+    put("client.pem", &["a.example"], |params| {
+        params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth]
+    });
+    let is_store = url.starts_with("rediss");
+    let (key, text) = if is_store {
+        let store = format!("{{ url: '{url}', tls: {{ ca: {file}, {more} }} }}");
+        ("store.tls", format!("store: {store}\nupstream: http://a\n{ROUTES}"))
+    } else {
+        let upstream = format!("{{ url: '{url}', ca: {file}, {more} }}");
+        ("upstreams.v", format!("upstreams: {{ v: {upstream} }}\n{ROUTES}"))
+    };
     let warnings = files.parse(&text).expect("a config").warnings();
     let found: Vec<_> = warnings.iter().filter(|said| said.contains("cannot work")).collect();
     assert_eq!(found.len(), usize::from(warning.is_some()), "{warnings:?}");
     for (said, meant) in found.iter().zip(warning) {
         let meant = meant.replace("it is", "its certificate is");
-        assert!(
-            said.starts_with("`upstreams.v.ca` cannot work: ") && said.contains(&meant),
-            "{said}"
-        );
+        let start = format!("`{key}.ca` cannot work: ");
+        assert!(said.starts_with(&start) && said.contains(&meant), "{said}");
     }
+}
+
+/// Neither could be the certificate of a client.
+#[rstest]
+#[case::its_own(false)]
+#[case::an_authority(true)]
+fn client_ca_for_servers_alone_is_warned_of(#[case] is_ca: bool) {
+    let files = Files::new();
+    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("names");
+    params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
+    if is_ca {
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    }
+    let key = KeyPair::generate().expect("a key");
+    files.put("s.pem", &params.self_signed(&key).expect("a certificate").pem());
+    let warned = |file: &str| {
+        let tls = format!("tls: {{ cert: a.pem, key: a.key, client_ca: {file} }}");
+        let config = files.parse(&format!("{tls}\nupstream: http://a\n{ROUTES}"));
+        let warnings = config.expect("a config").warnings();
+        warnings
+            .iter()
+            .any(|said| said.contains("`tls.client_ca` cannot work: its certificate has"))
+    };
+    assert_eq!((warned("s.pem"), warned("ca.pem")), (true, false));
 }

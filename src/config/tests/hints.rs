@@ -25,6 +25,10 @@ use rstest::rstest;
     "{ rate: 5/s, key: @'x-${header.x-shop}' }",
     "limiters.a.key: `${header.x-shop}` is a variable, and none of this name is set; did you mean `{header.x-shop}`?"
 )]
+#[case::variable_of_nginx(
+    "{ rate: 5/s, key: @$http_x_shop }",
+    "limiters.a.key: `$http_x_shop` names no part of the request; this part of a request is written `{header.x-shop}`"
+)]
 #[case::another_variable(
     "{ rate: 5/s, key: @'${NOPE}-{client_ip}' }",
     "limiters.a.key: the environment variable `NOPE` is not set; set it, or write `${NOPE:-default}`"

@@ -12,7 +12,7 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, UnixTime},
     server::ParsedCertificate,
 };
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 use x509_cert::{
     Certificate, TbsCertificate,
     der::{Decode, asn1::ObjectIdentifier},
@@ -124,12 +124,17 @@ fn flaw_of(der: &CertificateDer<'_>, names: &[&str], now: UnixTime) -> Option<St
     };
     let (called, meant) =
         (names.iter().find(|name| is_called(name)), names.iter().find(|name| is_for(name)));
+    let usable = usable(der, now, if names.is_empty() { OF_CLIENT } else { OF_SERVER });
+    let is_misused = is_own && names.is_empty() && usable == Err(CertificateError::InvalidPurpose);
     // One that is for another name can be that of an authority, which signs the server's.
-    if is_authority && called.is_none() && meant.is_none() {
+    if is_authority && called.is_none() && meant.is_none() && !is_misused {
         return None;
     }
-    match in_time(&parsed, now) {
+    match usable {
         Err(CertificateError::Expired) => return Some("its certificate has expired".into()),
+        Err(CertificateError::InvalidPurpose) => {
+            return Some("its certificate has another purpose (extendedKeyUsage)".into());
+        }
         Err(_) => return Some("its certificate is not valid yet".into()),
         Ok(()) => {}
     }
@@ -137,7 +142,8 @@ fn flaw_of(der: &CertificateDer<'_>, names: &[&str], now: UnixTime) -> Option<St
     match parsed.get::<SubjectAltName>() {
         Ok(None) => Some(format!(
             "its certificate has no subjectAltName, and a common name alone is not read: make it with `-addext \
-             subjectAltName=DNS:{first}`"
+             subjectAltName={}:{first}`",
+            if first.parse::<IpAddr>().is_ok() { "IP" } else { "DNS" }
         )),
         _ => Some(format!("its certificate is not for `{first}`")),
     }

@@ -46,11 +46,7 @@ pub(super) async fn probe(
         Err(error @ ConnectError::Unreachable(_)) => error,
         result => return result,
     };
-    let endpoints = match &*url.servers {
-        Servers::One(endpoint) => std::slice::from_ref(endpoint),
-        Servers::Sentinels { endpoints, .. } | Servers::Cluster(endpoints) => endpoints,
-    };
-    match endpoints.first() {
+    match url.endpoints().first() {
         Some(Endpoint::Tcp { host, port }) => {
             Err(guess(host, *port, access.is_tls()).await.unwrap_or(error))
         }

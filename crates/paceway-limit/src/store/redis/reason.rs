@@ -147,6 +147,11 @@ fn tls_advice(error: &rustls::Error) -> &'static str {
         Error::InvalidCertificate(Bad::UnknownIssuer | Bad::BadSignature) => {
             "; name the authority of its certificate in `store.tls.ca`"
         }
+        Error::InvalidCertificate(Bad::NotValidForNameContext { presented, .. })
+            if presented.is_empty() =>
+        {
+            "; its certificate has no subjectAltName, and a common name alone is not read: make one that has it"
+        }
         Error::InvalidCertificate(Bad::NotValidForName | Bad::NotValidForNameContext { .. }) => {
             "; its certificate is for another name: write that one in `store.tls.server_name`"
         }

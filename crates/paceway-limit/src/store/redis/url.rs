@@ -197,6 +197,23 @@ impl RedisUrl {
         self.tls.is_some()
     }
 
+    /// The servers that the URL names.
+    pub(super) fn endpoints(&self) -> &[Endpoint] {
+        match &*self.servers {
+            Servers::One(endpoint) => std::slice::from_ref(endpoint),
+            Servers::Sentinels { endpoints, .. } | Servers::Cluster(endpoints) => endpoints,
+        }
+    }
+
+    /// The hosts of these servers.
+    pub fn hosts(&self) -> Vec<&str> {
+        let hosts = self.endpoints().iter().filter_map(|endpoint| match endpoint {
+            Endpoint::Tcp { host, .. } => Some(host.as_str()),
+            Endpoint::Unix(_) => None,
+        });
+        hosts.collect()
+    }
+
     /// Returns the URL with other settings for TLS; a URL of clear text stays as it is.
     #[must_use]
     pub fn with_tls(self, tls: ClientTls) -> Self {
