@@ -96,11 +96,14 @@ impl Ordered {
         (0..count).map(one).collect()
     }
 
-    /// Waits until `count` requests wait or have been sent.
+    /// Waits until `count` requests wait, have been sent, or have been answered, as those of a service are.
     async fn until_asked(&self, count: usize) {
         eventually(&format!("{count} requests have been decided"), async || {
-            let waiting = self.metric("paceway_waiting", &[]).await;
-            (waiting as usize + self.upstream.calls().len() >= count).then_some(())
+            // A request that is answered between these looks is missed once, and never counted twice.
+            let sent = self.upstream.calls().len();
+            let answered = self.metric("paceway_requests_total", &[]).await as usize;
+            let waiting = self.metric("paceway_waiting", &[]).await as usize;
+            (waiting + sent.max(answered) >= count).then_some(())
         })
         .await;
     }

@@ -7,8 +7,8 @@ use tokio::{process::Command, task::JoinHandle};
 
 const CONFIG: &str = "services: { forward_auth: 127.0.0.1:0, envoy_rate_limit: 127.0.0.1:0 }
 limiters:
-  vendor: { rate: 5/s, burst: 1, fair: { by: '{header.x-team}' } }
-  calls: { rate: 5/s, burst: 1, fair: { by: '{descriptor.team}' } }
+  vendor: { rate: 1/s, burst: 1, fair: { by: '{header.x-team}' } }
+  calls: { rate: 1/s, burst: 1, fair: { by: '{descriptor.team}' } }
 routes:
   - { name: low, suffix: /low, limiters: [vendor], priority: low, max_wait: 60s }
   - { name: x, suffix: /x, limiters: [vendor], max_wait: 60s }
@@ -24,7 +24,7 @@ fn forward_auth(address: SocketAddr, target: &'static str, team: &'static str) -
     })
 }
 
-/// 50 requests of a batch wait, ten seconds of slots. A user is answered in its turn, and one of a low priority is not.
+/// 50 requests of a batch wait, fifty seconds of slots. A user is answered in its turn, and one of a low priority is not.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_of_forward_auth_take_turns() {
     let ordered = Ordered::start(CONFIG).await;
