@@ -20,7 +20,7 @@ use tower::{Layer, Service, service_fn};
 /// A call that may wait until this instant.
 struct Patient(Instant);
 
-/// What a call needs besides permits: it is there at once, 20 ms before the slot.
+/// The part that a call needs besides permits: it is there at once, 20 ms before the slot.
 struct Ready;
 
 // === impl Patient ===

@@ -294,7 +294,7 @@ async fn a_pause_keeps_the_order() {
     }
 }
 
-/// A call that waits behind a pause confirms, because the store has given it another slot, or asks for a slot that has become
+/// A call whose slot comes after a pause confirms, because the store has given it another slot, or asks for a slot that has become
 /// free. An operator resets the limiter at that moment. Such a call was not woken, and was made at the end of the pause.
 #[rstest]
 #[tokio::test(start_paused = true)]
