@@ -14,8 +14,9 @@ use std::{sync::LazyLock, time::Duration};
 /// The statuses that the first byte of the input chooses from.
 const STATUSES: [u16; 8] = [429, 200, 403, 503, 402, 500, 529, 204];
 
-static RULES: LazyLock<Vec<ThrottleRules>> =
-    LazyLock::new(|| Style::ALL.into_iter().map(|style| ThrottleRules::new(style, None)).collect());
+static RULES: LazyLock<Vec<ThrottleRules>> = LazyLock::new(|| {
+    Style::NAMED.iter().map(|(_, style)| ThrottleRules::new(*style, None)).collect()
+});
 
 // A byte for the status and one for the style; then lines of a head, an empty line, and a body. A first byte of `w` is
 // followed by a condition.
