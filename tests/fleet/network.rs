@@ -58,6 +58,8 @@ pub(crate) struct World {
     pub(crate) defect: Option<Defect>,
     /// The pauses that each gateway knows, which receive the store's messages about them.
     pauses: Vec<Option<Arc<Pauses>>>,
+    /// The number of losses of states that each gateway knows of.
+    known_losses: Vec<usize>,
     /// The calls that the store has executed.
     pub(crate) executed: Vec<(Micros, usize, Ask, Said)>,
 }
@@ -155,6 +157,7 @@ impl Network {
             stalled: vec![0; gateways],
             silent: vec![0; gateways],
             pauses: vec![None; gateways],
+            known_losses: vec![0; gateways],
             numbers: 0,
             defect,
             executed: Vec::new(),

@@ -32,6 +32,8 @@ pub(crate) struct Server {
     ahead: Micros,
     /// Whether the store hides its losses, so that no gateway notices them: a defect of `controls.rs`.
     pub(crate) hides_losses: bool,
+    /// The instants at which it lost states.
+    pub(crate) losses: Vec<Micros>,
 }
 
 /// A gateway as the store knows it.
@@ -55,6 +57,7 @@ impl Default for Server {
             office,
             ahead: 0,
             hides_losses: false,
+            losses: Vec::new(),
         }
     }
 }
@@ -148,6 +151,7 @@ impl Server {
         self.hearing.values().for_each(|calls| self.office.join(calls));
         if !self.hides_losses {
             self.memory.lose(self.now(at));
+            self.losses.push(at);
         }
     }
 }

@@ -57,7 +57,16 @@ impl World {
                     }
                     _ => (at, executed, executed),
                 };
-                if let Some(answer) = line.asked.remove(&message.id) {
+                let answer = line.asked.remove(&message.id);
+                // A reply says that states were lost before it.
+                let losses = self.server.losses.iter().filter(|lost| **lost <= executed).count();
+                if let Some(pauses) = &self.pauses[gateway]
+                    && self.known_losses[gateway] < losses
+                {
+                    pauses.lost_states();
+                    self.known_losses[gateway] = losses;
+                }
+                if let Some(answer) = answer {
                     drop(answer.send(Ok(said)));
                 }
             }

@@ -14,7 +14,7 @@ impl Pauses {
     }
 
     /// Notes that the store has lost states, and with them perhaps the pauses that are known.
-    pub(crate) fn lost_states(&self) {
+    pub fn lost_states(&self) {
         let mut table = self.table.write();
         table.outdated = Some(Instant::now());
         table.all.values_mut().for_each(|known| known.is_told = false);
