@@ -82,6 +82,8 @@ struct PauseTable {
     holds: Arc<[LimiterHold]>,
     /// When the store last ended a pause, or lost its states: replies to older questions say nothing about pauses.
     outdated: Option<Instant>,
+    /// When the store last lost its states.
+    lost: Option<Instant>,
 }
 
 /// A pause of one state.
