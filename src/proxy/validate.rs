@@ -84,10 +84,10 @@ pub(super) fn demands<B>(
     }
     let as_expected =
         |expected: &HeaderValue| expected.as_bytes().eq_ignore_ascii_case(b"100-continue");
-    match seen.has(HeaderFlags::EXPECT) && !headers.get_all(EXPECT).iter().all(as_expected) {
-        true => Err(Failure::Expectation),
-        false => Ok(()),
+    if seen.has(HeaderFlags::EXPECT) && !headers.get_all(EXPECT).iter().all(as_expected) {
+        return Err(Failure::Expectation);
     }
+    Ok(())
 }
 
 /// Whether the request may be forwarded no further, so that this gateway answers it (RFC 9110 section 7.6.2). The field

@@ -182,7 +182,7 @@ routes:
 #[case::too_large("Content-Length", "5", 413)]
 #[case::expecting("Expect", "x", 417)]
 #[tokio::test(flavor = "multi_thread")]
-async fn so_have_answers_to_what_a_route_does_not_take(
+async fn refusals_of_a_routes_limits_have_its_own_headers(
     #[case] name: &str,
     #[case] value: &str,
     #[case] status: u16,

@@ -80,7 +80,7 @@ async fn an_answer_before_a_body_that_is_not_read_closes_the_connection(
 
 /// The client may send no body now, and its next bytes would be taken for one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_without_100_continue_is_told_that_the_connection_closes() {
+async fn the_answer_to_a_client_without_100_continue_announces_the_close() {
     let (upstream, gateway) = refusing().await;
     let mut conn = connect(&gateway).await;
     let fields = [("Content-Length", "40"), ("Expect", "100-continue")];

@@ -121,7 +121,7 @@ async fn a_client_that_leaves_pays_what_passed_if_the_cost_is_never_said() {
 )]
 #[case::document("application/json", "{\"usage\":{\"total_tokens\":700}}", "", 700.0)]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_breaks_off_pays_what_it_has_said(
+async fn an_answer_that_breaks_off_pays_the_cost_it_has_named(
     #[case] of: &str,
     #[case] said: &str,
     #[case] then: &str,
