@@ -172,7 +172,8 @@ impl Reservation {
             let refused = Decision::paused(covering.index, covering.left());
             return Ok(Admission::Refused(refused));
         }
-        if covering.is_lost {
+        // What this process decides while the store is away says nothing about the store.
+        if covering.is_lost && self.source == Source::Shared {
             let check = &self.checks[covering.index];
             match pauses.doubt(&check.key, self.known) {
                 Doubt::Restore => self.restore(covering).await,

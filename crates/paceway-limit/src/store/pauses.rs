@@ -82,8 +82,6 @@ struct PauseTable {
     holds: Arc<[LimiterHold]>,
     /// When the store last ended a pause, or lost its states: replies to older questions say nothing about pauses.
     outdated: Option<Instant>,
-    /// When the store last lost its states.
-    lost: Option<Instant>,
 }
 
 /// A pause of one state.
@@ -386,9 +384,10 @@ impl KnownPause {
     }
 }
 
+/// In µs, and rounded up: a call that waits for so long comes after the end.
 fn left_until(end: Instant) -> Micros {
     let left = end.saturating_duration_since(Instant::now());
-    i64::try_from(left.as_micros()).unwrap_or(i64::MAX)
+    i64::try_from(left.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
 }
 
 fn span(left: Micros) -> Duration {

@@ -11,8 +11,6 @@ use tokio::time::Instant;
 
 /// A pause is known within 100 ms, and its end to 100 ms: messages and replies take time.
 pub(super) const KNOWN_WITHIN: Duration = Duration::from_millis(100);
-/// Within 5 s after a loss of states a pause that the store does not know was lost, and not ended.
-const AFTER_A_LOSS: Duration = Duration::from_secs(5);
 
 /// The pause of a limiter that covers the instant of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,11 +113,9 @@ impl Pauses {
     pub fn doubt(&self, key: &str, asked: PauseVersion) -> Doubt {
         let now = Instant::now();
         let mut table = self.table.write();
-        // After a loss several gateways write the pause again, and their replies cross.
-        let is_settled = table.lost.is_none_or(|lost| now.duration_since(lost) > AFTER_A_LOSS);
         let known = table.all.get_mut(key).filter(|known| known.version <= asked.0);
         let Some(known) = known else { return Doubt::Ask };
-        if known.is_told && is_settled {
+        if known.is_told {
             self.end_in(table, key);
             return Doubt::Ask;
         }

@@ -17,7 +17,6 @@ impl Pauses {
     pub fn lost_states(&self) {
         let mut table = self.table.write();
         table.outdated = Some(Instant::now());
-        table.lost = table.outdated;
         table.all.values_mut().for_each(|known| known.is_told = false);
     }
 }
