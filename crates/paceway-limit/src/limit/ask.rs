@@ -172,7 +172,7 @@ impl Reservation {
             let refused = Decision::paused(covering.index, covering.left());
             return Ok(Admission::Refused(refused));
         }
-        // What this process decides while the store is away says nothing about the store.
+        // A decision that this process makes while the store is away says nothing about the store.
         if covering.is_lost && self.source == Source::Shared {
             let check = &self.checks[covering.index];
             match pauses.doubt(&check.key, self.known) {

@@ -384,7 +384,7 @@ impl KnownPause {
     }
 }
 
-/// In µs, and rounded up: a call that waits for so long comes after the end.
+/// In µs, and rounded up: a call that waits until then comes after the end.
 fn left_until(end: Instant) -> Micros {
     let left = end.saturating_duration_since(Instant::now());
     i64::try_from(left.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
