@@ -195,7 +195,7 @@ impl Redis {
     fn script_time(&self) -> u64 {
         let stats = self.command(&["INFO", "commandstats"]).expect("statistics");
         let mut lines = stats.lines();
-        let line = lines.find_map(|line| line.strip_prefix("cmdstat_evalsha:"));
+        let line = lines.find_map(|line| line.strip_prefix("cmdstat_fcall:"));
         let time =
             line.and_then(|line| line.split(',').find_map(|part| part.strip_prefix("usec=")));
         time.map_or(0, |time| time.parse().expect("a number"))

@@ -196,7 +196,7 @@ impl Work {
         };
         let cpu = ["used_cpu_sys_main_thread:", "used_cpu_user_main_thread:"];
         let cpu: f64 = cpu.iter().filter_map(|name| number(&text, name)).sum();
-        let line = text.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap_or("");
+        let line = text.lines().find(|line| line.starts_with("cmdstat_fcall:")).unwrap_or("");
         let lines = text.lines().filter(|line| line.starts_with("cmdstat_"));
         Ok(Self {
             cpu: cpu * 1e6,

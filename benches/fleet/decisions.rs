@@ -177,8 +177,8 @@ impl Spent {
         let (cpu, calls) = (info(address, "cpu")?, info(address, "commandstats")?);
         let user = field(&cpu, "used_cpu_user:")?;
         let cpu = (user + field(&cpu, "used_cpu_sys:")?) * 1e6;
-        // The first call of a server says that it does not know the script.
-        let calls = field(&calls, "cmdstat_evalsha:calls=").unwrap_or_default();
+        // Each connection begins with one that decides nothing.
+        let calls = field(&calls, "cmdstat_fcall:calls=").unwrap_or_default();
         Ok(Self { cpu, calls, at: Duration::ZERO })
     }
 

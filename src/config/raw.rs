@@ -233,7 +233,7 @@ impl ConfigReader {
     fn redis(&mut self, url: &Field<'_>, section: Option<&ConfigSection<'_>>) -> StoreConfig {
         let (mut prefix, mut timeout) = ("paceway".to_owned(), Duration::from_millis(50));
         let (mut gateways, mut on_failure) = (1, FailurePolicy::Share);
-        let mut on_loss = OnLoss::Close;
+        let (mut on_loss, mut uses_functions) = (OnLoss::Close, true);
         if let Some(section) = section {
             prefix = self.get(section, "prefix", prefix, key_prefix);
             timeout = self.get(section, "timeout", timeout, |text| {
@@ -242,6 +242,8 @@ impl ConfigReader {
             gateways = self.get(section, "gateways", gateways, gateway_count);
             on_failure = self.on_failure(section).unwrap_or(on_failure);
             on_loss = self.on_loss(section).unwrap_or(on_loss);
+            let functions = self.one_of(section, "functions", &[("auto", true), ("off", false)]);
+            uses_functions = functions.unwrap_or(uses_functions);
         }
         let Some(scalar) = url.scalar() else {
             self.note_at(url, "must be a single value");
@@ -249,14 +251,16 @@ impl ConfigReader {
         };
         let tls = section.and_then(|section| section.get("tls"));
         match scalar.read(RedisUrl::parse) {
-            Ok(url) => match tls {
-                Some(tls) => {
+            Ok(mut url) => {
+                if let Some(tls) = tls {
                     let tls = self.store_tls(&tls, &url);
-                    let url = url.with_tls(tls);
-                    StoreConfig::Redis { url, prefix, timeout, gateways, on_failure, on_loss }
+                    url = url.with_tls(tls);
                 }
-                None => StoreConfig::Redis { url, prefix, timeout, gateways, on_failure, on_loss },
-            },
+                if !uses_functions {
+                    url = url.without_functions();
+                }
+                StoreConfig::Redis { url, prefix, timeout, gateways, on_failure, on_loss }
+            }
             Err(reason) => {
                 let reason = foreign::add_hint(&scalar.written, reason);
                 let reason = scalar.said(&url.path, &reason);

@@ -15,7 +15,7 @@ mod vendors;
 mod warnings;
 
 use super::*;
-use crate::store::OnLoss;
+use crate::store::{OnLoss, redis::RedisUrl};
 use rstest::rstest;
 use std::{collections::HashMap, fs, time::Duration};
 
@@ -73,7 +73,7 @@ fn the_first_config_of_the_documentation_is_whole() {
 fn the_long_forms() {
     let config = parse(
         "listen: 0.0.0.0:80\nadmin: '[::1]:81'\nworkers: 3\naccess_log: off\nwatch: off\ndrain_timeout: 0\n\
-         store: { url: 'redis://:${SECRET}@r:${SET}/2', prefix: p, timeout: 20ms, gateways: 3, on_failure: allow, on_loss: trust }\nlimiting: off\n\
+         store: { url: 'redis://:${SECRET}@r:${SET}/2', prefix: p, timeout: 20ms, gateways: 3, on_failure: allow, on_loss: trust, functions: off }\nlimiting: off\n\
          upstreams:\n  v: { url: 'https://v.example:444/v2/', connect_timeout: 1s, response_timeout: 5s, limiters: [a] }\n\
          limiters:\n  a: { algorithm: token_bucket, rate: 10/250ms, burst: 3, mode: observe, on_failure: reject, on_loss: close }\n  b: 1/day\n\
          routes:\n  - { name: n, suffix: .json, methods: [GET], host: H.example, upstream: v, limiters: [b, a],\n      \
@@ -92,6 +92,8 @@ fn the_long_forms() {
     let policies: Vec<_> = config.limiters.iter().map(|limiter| limiter.on_failure).collect();
     assert_eq!(policies, [FailurePolicy::Reject, FailurePolicy::Allow]);
     assert_eq!((url.to_string().as_str(), prefix.as_str()), ("r:6380", "p"));
+    let same = RedisUrl::parse("redis://:hunter2@r:6380/2").expect("a URL");
+    assert!(*url != same && *url == same.without_functions());
     assert_eq!(*timeout, Duration::from_millis(20));
     assert!(!format!("{config:?}").contains("hunter2"), "a secret in Debug");
     let upstream = &config.upstreams[0];
@@ -125,6 +127,10 @@ fn the_long_forms() {
 #[case::unknown_policy(
     "store: { url: redis://a, on_failure: shard }",
     "test.yaml:3:38: store.on_failure: `shard` is not one of share, allow, reject; did you mean `share`?"
+)]
+#[case::unknown_functions(
+    "store: { url: redis://a, functions: library }",
+    "test.yaml:3:37: store.functions: `library` is not one of auto, off"
 )]
 #[case::unknown_policy_of_a_limiter(
     "limiters: { a: { rate: 5/s, on_failure: open } }",

@@ -248,12 +248,12 @@ async fn a_store_that_refuses_is_no_reason_to_refuse() {
     let url = redis.url().replace("redis://", "redis://paceway:secret@");
     let gateway = Gateway::start(&config(&url, "timeout: 2s", &upstream, FIVE)).await;
     // At the start it would be an error.
-    redis.command(&["ACL", "SETUSER", "paceway", "-eval", "-evalsha"]);
+    redis.command(&["ACL", "SETUSER", "paceway", "-fcall", "-eval", "-evalsha"]);
     assert_eq!(statuses(&gateway, "/search", 6).await, [200, 200, 200, 200, 200, 429]);
     assert_eq!(decided_by(&gateway, "local").await, 6.0);
     until_breaker(&gateway, CLOSED).await;
     assert!(gateway.metric("paceway_store_errors_total", &[("kind", "refused")]).await >= 6.0);
-    redis.command(&["ACL", "SETUSER", "paceway", "+eval", "+evalsha"]);
+    redis.command(&["ACL", "SETUSER", "paceway", "+fcall", "+eval", "+evalsha"]);
     eventually("what was taken is charged", async || {
         (gateway.limiter("search").await["level"] == 0).then_some(())
     })

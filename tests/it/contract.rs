@@ -230,6 +230,14 @@ macro_rules! contract {
                 }
             )*
         }
+        mod script {
+            $(#[tokio::test] async fn $test() {
+                let redis = super::Redis::that_is_heard();
+                let url = super::RedisUrl::parse(&redis.url()).expect("a URL");
+                super::$test(super::store(&url.without_functions()).await).await;
+                assert_eq!(redis.calls_of("fcall"), 0);
+            })*
+        }
         mod tls {
             $(#[tokio::test] async fn $test() {
                 let authority = super::Authority::new();
@@ -314,14 +322,14 @@ async fn a_foreign_value_is_an_error_of_its_key_only() {
 }
 
 #[tokio::test]
-async fn a_flushed_script_is_loaded_again_and_changes_nothing() {
+async fn a_flushed_library_is_loaded_again_and_changes_nothing() {
     let redis = Redis::that_is_heard();
     let store = shared(&redis).await;
     let checks: Checks = Arc::new([check("{t}:flush", 1, HOUR, 3)]);
     let mut admitted = Vec::new();
     for _ in 0..5 {
         admitted.push(decide(&store, &checks, 0).await.admitted);
-        redis.command(&["SCRIPT", "FLUSH"]);
+        redis.command(&["FUNCTION", "FLUSH"]);
     }
     assert_eq!(admitted, [true, true, true, false, false]);
 }

@@ -58,7 +58,7 @@ async fn who_meets_a_loss_tells_the_others_and_what_is_gone_was_used_up_then() {
     let (one, other) = (gateway(&redis).await, gateway(&redis).await);
     assert_eq!((left(&one, T0).await, left(&other, T0).await), (3, 3));
     redis.command(&["FLUSHALL"]);
-    redis.command(&["SCRIPT", "FLUSH"]);
+    redis.command(&["FUNCTION", "FLUSH"]);
     let lost = T0 + 1_000;
     assert_eq!(left(&one, lost).await, 0);
     assert_eq!(left(&other, lost + HOUR - 1).await, 0);

@@ -138,7 +138,7 @@ async fn play(kind: Kind, fault: Fault) {
         // Earlier, gateways that do not know the other server yet would continue with the old one.
         eventually("all know the new one", async || servers.are_settled().then_some(())).await;
         fault.end(&mut servers);
-        old = Some(servers.suffers().calls_of("evalsha"));
+        old = Some(servers.suffers().calls_of("fcall"));
     }
     stage.until_passed(well).await;
     sleep(spans.after).await;
@@ -161,7 +161,7 @@ async fn play(kind: Kind, fault: Fault) {
     let suffered: Vec<_> = stage.healthy().into_iter().filter(|it| it.status != 200).collect();
     assert!(suffered.is_empty(), "on a healthy node: {suffered:?}");
     if let Some(old) = old {
-        let now = servers.suffers().calls_of("evalsha");
+        let now = servers.suffers().calls_of("fcall");
         assert_eq!(now, old, "the one that was replaced is asked");
     }
     if kind == Kind::Sentinel {

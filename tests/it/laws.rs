@@ -2,7 +2,7 @@
 
 use crate::{
     support::{Redis, Said},
-    twins::{T0, connect},
+    twins::{T0, connect, connect_by_script},
 };
 use paceway::{
     algorithm::{
@@ -125,7 +125,11 @@ fn asks() -> impl Strategy<Value = Vec<(bool, i64, Ask)>> {
 fn a_batch_is_its_entries_in_order(#[case] kinds: [usize; 3]) {
     let servers = [Redis::that_is_heard(), Redis::that_is_heard()];
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let stores = servers.each_ref().map(|redis| runtime.block_on(connect(redis)));
+    // The second server is sent the script.
+    let stores = [
+        runtime.block_on(connect(&servers[0])),
+        runtime.block_on(connect_by_script(&servers[1], "paceway")),
+    ];
     let case = AtomicU64::new(0);
     let mut runner = TestRunner::new(ProptestConfig::with_cases(64));
     let result = runner.run(&asks(), |asks| {

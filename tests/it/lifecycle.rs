@@ -364,6 +364,7 @@ async fn the_pages_show_health_and_state() {
         "decided_by": "the store",
         "round_trip_ms": null,
         "timeout_ms": 2000.0,
+        "functions": "library",
     });
     let config = ready["config"].take();
     let hash = config["hash"].as_str().expect("the hash of the file");

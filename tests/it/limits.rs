@@ -152,22 +152,22 @@ async fn of_sixty_at_once_fifteen_pass_gateways_whose_clocks_differ_by_seconds()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_sixty_at_once_fifteen_pass_while_scripts_are_flushed() {
+async fn of_sixty_at_once_fifteen_pass_while_functions_are_flushed() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let config = config(Some(&redis), &upstream, TWENTY);
     let gateways = [Gateway::start(&config).await, Gateway::start(&config).await];
+    let loads = redis.calls_of("function|load");
     let redis = std::sync::Arc::new(redis);
     let flushed = redis.clone();
     let flush = tokio::spawn(async move {
         loop {
-            flushed.command(&["SCRIPT", "FLUSH"]);
+            flushed.command(&["FUNCTION", "FLUSH"]);
             sleep(Duration::from_millis(1)).await;
         }
     });
     sixty_at_once(&gateways, &upstream).await;
     flush.abort();
-    // More often than the once that each connection loads it.
-    assert!(redis.calls_of("eval") > 0, "no flush came between");
+    assert!(redis.calls_of("function|load") > loads, "no flush came between");
     for gateway in &gateways {
         let errors = gateway.metric("paceway_store_errors_total", &[]).await;
         assert_eq!(errors, 0.0);
@@ -253,7 +253,7 @@ limiters: { search: { rate: 1/hour, burst: 300 } }
 routes: [{ suffix: /search, limiters: [search] }]
 ";
     let gateway = [Gateway::start(&config(Some(&redis), &upstream, rest)).await];
-    let calls = || redis.calls_of("evalsha") + redis.calls_of("eval");
+    let calls = || redis.calls_of("fcall");
     let before = calls();
     let all = all_at_once(&gateway, 200).await;
     assert_eq!(with_status(&all, 200).len(), 200);

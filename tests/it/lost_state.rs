@@ -128,7 +128,7 @@ async fn the_law_holds_across_what_a_server_does(#[case] what: What, #[case] los
         }
         What::ForgetsScripts => {
             for _ in 0..20 {
-                redis.command(&["SCRIPT", "FLUSH"]);
+                redis.command(&["FUNCTION", "FLUSH"]);
                 until_passed(&upstream, 1).await;
             }
         }

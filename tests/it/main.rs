@@ -44,6 +44,7 @@ mod fair;
 mod failures;
 mod faults;
 mod forward_auth;
+mod functions;
 mod grpc;
 mod headers;
 mod http2;

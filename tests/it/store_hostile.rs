@@ -113,9 +113,9 @@ async fn serve(
         let count = match stream.read(&mut bytes).await? {
             0 => return Ok(()),
             count if !bytes[..count].starts_with(b"*") => continue,
-            count if bytes[..count].ends_with(b"\r\nINFO\r\n") => {
-                // It never says which server it is.
-                stream.write_all(b"-NOPERM\r\n").await?;
+            count if is_of_a_start(&bytes[..count]) => {
+                // It never says which server it is, and keeps no functions.
+                stream.write_all(b"-NOPERM 'fcall'\r\n").await?;
                 continue;
             }
             // Two calls may come at once.
@@ -145,6 +145,11 @@ async fn serve(
             Manner::Works | Manner::Closes => stream.write_all(&good().repeat(count)).await?,
         }
     }
+}
+
+/// Whether a command is one that each new connection begins with.
+fn is_of_a_start(command: &[u8]) -> bool {
+    command.ends_with(b"\r\nINFO\r\n") || command.starts_with(b"*3\r\n$5\r\nFCALL\r\n")
 }
 
 fn ask() -> Entry {
@@ -223,9 +228,9 @@ async fn cluster(says: &'static str) -> (RedisStore, Arc<AtomicUsize>, JoinHandl
                         let rest = &bytes[at..count];
                         if rest.starts_with(b"SLOTS") {
                             answer += &slots;
-                        } else if rest.starts_with(b"INFO") {
-                            // It never says which server it is.
-                            answer += "-NOPERM\r\n";
+                        } else if rest.starts_with(b"INFO") || rest.starts_with(b"FCALL") {
+                            // It never says which server it is, and keeps no functions.
+                            answer += "-NOPERM 'fcall'\r\n";
                         } else if rest.starts_with(b"ASKING") {
                             answer += "+OK\r\n";
                         } else if rest.starts_with(b"EVALSHA") {

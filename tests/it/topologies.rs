@@ -223,7 +223,7 @@ async fn a_master_that_is_none_for_the_sentinels() {
     }
     assert_eq!(sentinels.servers[1].command(&["REPLICAOF", "NO", "ONE"]), Said::Line("OK".into()));
     sentinels.name(1);
-    let calls = |server: usize| sentinels.servers[server].calls_of("evalsha");
+    let calls = |server: usize| sentinels.servers[server].calls_of("fcall");
     eventually("no gateway asks the old one", async || {
         let before = [calls(0), calls(1)];
         for gateway in &gateways {

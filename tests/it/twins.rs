@@ -177,8 +177,25 @@ pub(crate) async fn connect(redis: &Redis) -> RedisStore {
 
 /// As a gateway of its own, whose keys have this prefix.
 pub(crate) async fn connect_as(redis: &Redis, prefix: &str) -> RedisStore {
+    connect_to(&RedisUrl::parse(&redis.url()).expect("a URL"), prefix).await
+}
+
+/// The same for a case of many, in every fourth of which the server is sent the script.
+pub(crate) async fn connect_for(redis: &Redis, case: u64, prefix: &str) -> RedisStore {
+    match case % 4 {
+        0 => connect_by_script(redis, prefix).await,
+        _ => connect_as(redis, prefix).await,
+    }
+}
+
+/// As a gateway whose server is sent the script.
+pub(crate) async fn connect_by_script(redis: &Redis, prefix: &str) -> RedisStore {
     let url = RedisUrl::parse(&redis.url()).expect("a URL");
-    let store = RedisStore::open(&url, &Epochs::new(prefix, Counter::noop())).expect("a store");
+    connect_to(&url.without_functions(), prefix).await
+}
+
+async fn connect_to(url: &RedisUrl, prefix: &str) -> RedisStore {
+    let store = RedisStore::open(url, &Epochs::new(prefix, Counter::noop())).expect("a store");
     store.connected(LIMIT).await.expect("a connection");
     store
 }
@@ -212,7 +229,7 @@ async fn compare(
     let memory = MemoryStore::default();
     // Each case has a clock of its own, and so an epoch of its own.
     let prefix = format!("twins{case}");
-    let redis = &connect_as(server, &prefix).await;
+    let redis = &connect_for(server, case, &prefix).await;
     // As in a configuration, a key names the algorithm of its state.
     let key = |i: usize, rule: Algorithm| -> Arc<str> {
         StateNames::new(&prefix, &case.to_string(), rule.letter(), &i.to_string()).of(None).into()

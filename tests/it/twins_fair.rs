@@ -3,7 +3,7 @@
 
 use crate::{
     support::Redis,
-    twins::{T0, connect_as},
+    twins::{T0, connect_for},
 };
 use paceway::{
     algorithm::{
@@ -380,7 +380,7 @@ async fn compare(
     steps: Vec<(i64, What)>,
 ) -> Result<(), TestCaseError> {
     let prefix = format!("fair{case}");
-    let redis = connect_as(server, &prefix).await;
+    let redis = connect_for(server, case, &prefix).await;
     let gateways = [1, 2, 3].map(|gateway| Arc::new(Calls::numbered(gateway)));
     let calls: Arc<Calls> = Arc::default();
     gateways.iter().for_each(|gateway| calls.join(gateway));

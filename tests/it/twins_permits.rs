@@ -3,7 +3,7 @@
 
 use crate::{
     support::Redis,
-    twins::{T0, connect_as},
+    twins::{T0, connect_for},
     twins_fair::{Ear, both_answer, both_notify},
 };
 use paceway::{
@@ -207,7 +207,7 @@ async fn compare(
     steps: Vec<(i64, What)>,
 ) -> Result<(), TestCaseError> {
     let prefix = format!("permits{case}");
-    let redis = connect_as(server, &prefix).await;
+    let redis = connect_for(server, case, &prefix).await;
     let gateways = [1, 2, 3].map(|gateway| Arc::new(Calls::numbered(gateway)));
     let calls: Arc<Calls> = Arc::default();
     gateways.iter().for_each(|gateway| calls.join(gateway));
@@ -302,7 +302,7 @@ async fn drained(
     releases: Vec<bool>,
 ) -> Result<(), TestCaseError> {
     let prefix = format!("mixed{case}");
-    let (redis, mut ear) = (connect_as(server, &prefix).await, Ear::open(server));
+    let (redis, mut ear) = (connect_for(server, case, &prefix).await, Ear::open(server));
     let key = StateNames::new(&prefix, "t", b'C', "0").of(None);
     let check = |tenant: u16, takes_turns: bool| {
         let rule = Algorithm::Concurrency(permits(max, 3_600_000_000).with_turns(takes_turns));

@@ -43,6 +43,11 @@ pub(in crate::config) const STORE: Keys = Keys {
             .default("`close`")
             .means("the behaviour of limiters after the store has lost states, or may have, see [when Redis loses states](operation.md#when-redis-loses-states)")
             .schema(r##""$ref": "#/$defs/on_loss""##),
+        key("functions", "`auto` `off`")
+            .default("`auto`")
+            .means("how servers execute the decision script: by a library of functions where they keep one (`auto`), or always by \
+                   `EVALSHA` (`off`), which costs them several times as much, see [functions](redis.md#functions)")
+            .schema(r##""anyOf": [{ "enum": ["auto", "off", false, null] }, { "$ref": "#/$defs/variable" }]"##),
     ],
     others: &[
         meant(&["ssl"], &["tls"]),

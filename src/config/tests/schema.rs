@@ -96,6 +96,20 @@ pub(super) fn verdicts(text: &str) -> (bool, bool) {
     (validator.is_valid(&json(&node)), parse(text).is_ok())
 }
 
+#[rstest]
+#[case("auto", true)]
+#[case("off", true)]
+#[case("false", true)]
+#[case("", true)]
+#[case("on", false)]
+#[case("true", false)]
+fn the_schema_knows_both_ways_of_a_script(#[case] functions: &str, #[case] is_right: bool) {
+    let text = format!(
+        "upstream: http://a\nroutes: [{{ suffix: \"*\" }}]\nstore: {{ url: redis://a, functions: {functions} }}\n"
+    );
+    assert_eq!(verdicts(&text), (is_right, is_right), "{functions}");
+}
+
 /// The schema and the parser agree on the keys that an algorithm needs.
 #[rstest]
 #[case("{ algorithm: concurrency, max: 4 }", true)]

@@ -60,7 +60,7 @@ impl Fault {
             Self::SlowLink => servers.link().set(Weather::Slow(Duration::from_millis(300))),
             Self::SwallowingLink => servers.link().set(Weather::Swallows),
             Self::CutLink => servers.link().set(Weather::Cut),
-            Self::ScriptsFlushed => drop(servers.suffers().command(&["SCRIPT", "FLUSH"])),
+            Self::ScriptsFlushed => drop(servers.suffers().command(&["FUNCTION", "FLUSH"])),
             Self::Flushed => drop(servers.suffers().command(&["FLUSHALL"])),
             Self::Evicting => {
                 let redis = servers.suffers();
@@ -167,7 +167,7 @@ impl Fault {
             Self::SlowLink => "link slow by 300 ms each way",
             Self::SwallowingLink => "link swallows everything",
             Self::CutLink => "link cut",
-            Self::ScriptsFlushed => "`SCRIPT FLUSH`",
+            Self::ScriptsFlushed => "`FUNCTION FLUSH`",
             Self::Flushed => "`FLUSHALL`",
             Self::Evicting => "`maxmemory` reached, keys evicted",
             Self::WrongType => "the key holds a list",

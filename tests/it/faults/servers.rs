@@ -148,8 +148,8 @@ impl Servers {
             }
         }
         if step == Step::Keys {
-            // A call that is redirected there needs the script there.
-            cluster.nodes[HEALTHY].command(&["SCRIPT", "FLUSH"]);
+            // A call that is redirected there needs the function there.
+            cluster.nodes[HEALTHY].command(&["FUNCTION", "FLUSH"]);
         }
     }
 }

@@ -122,7 +122,7 @@ async fn a_slot_that_moves_in_the_middle() {
     let key = key("fifty");
     let from = cluster.owner(&key);
     let to = (from + 1) % 3;
-    let calls = |node: usize| cluster.nodes[node].calls_of("evalsha");
+    let calls = |node: usize| cluster.nodes[node].calls_of("fcall");
     let until_called = async |node: usize| {
         let before = calls(node);
         eventually("it is asked", async || (calls(node) > before + 20).then_some(())).await;
@@ -133,7 +133,7 @@ async fn a_slot_that_moves_in_the_middle() {
     cluster.move_keys(&key, from, to);
     // ASK: the old one sends each command on.
     until_called(to).await;
-    cluster.nodes[to].command(&["SCRIPT", "FLUSH"]);
+    cluster.nodes[to].command(&["FUNCTION", "FLUSH"]);
     until_called(to).await;
     cluster.end_to_move(&key, from, to);
     until_called(to).await;

@@ -11,6 +11,9 @@ mod losses;
 mod member;
 mod pace;
 mod incidents;
+#[cfg(feature = "redis")]
+mod scripted;
+mod store_clock;
 
 pub(super) use incidents::IncidentLog;
 pub(super) use last_known::Holder;
@@ -18,6 +21,11 @@ pub use last_known::LastKnown;
 pub use losses::StateLosses;
 pub use member::Member;
 pub use pace::{Pace, PaceMetrics, SLOWEST};
+#[cfg(feature = "redis")]
+pub(super) use scripted::ScriptedConnection;
+#[cfg(feature = "redis")]
+pub use scripted::ScriptedServers;
+pub(super) use store_clock::StoreClock;
 
 use super::{
     Check, Pauses, StoreError,
@@ -47,9 +55,6 @@ use tokio::{
     time::Instant,
 };
 
-/// The clock of decisions here when no store has ever said its own, µs since 1970: about the year 2001, as that of the
-/// memory store.
-const EPOCH: Micros = 1_000_000_000_000_000;
 /// A store whose answers take about as long as its time-out is away and back every few seconds.
 static AWAY: Throttle = Throttle::new();
 
@@ -108,26 +113,14 @@ pub struct Health {
     pub pauses: Arc<Pauses>,
     /// The losses of states that this process knows.
     pub losses: Arc<StateLosses>,
+    /// The servers that are sent the decision script, because they keep no functions.
+    #[cfg(feature = "redis")]
+    pub scripted: Arc<ScriptedServers>,
     /// How long calls of the store may take.
     pub pace: Pace,
     /// When workers ask for blocks of permits.
     pub blocks: BlockPolicy,
     metrics: HealthMetrics,
-}
-
-/// The store's clock, as its last answer showed it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct StoreClock {
-    said: Micros,
-    at: Instant,
-}
-
-// === impl StoreClock ===
-
-impl StoreClock {
-    pub(super) fn now(&self) -> Micros {
-        self.said.saturating_add(i64::try_from(self.at.elapsed().as_micros()).unwrap_or(i64::MAX))
-    }
 }
 
 // === impl Health ===
@@ -152,13 +145,15 @@ impl Health {
             last_beat: Mutex::default(),
             absent: Absent::new(),
             activity: Activity::default(),
-            clock: Mutex::new(StoreClock { said: EPOCH, at: Instant::now() }),
+            clock: Mutex::new(StoreClock::first()),
             answered: Mutex::new(Instant::now()),
             members: Mutex::default(),
             wake: Notify::new(),
             known: LastKnown::default(),
             pauses: Arc::default(),
             losses: Arc::default(),
+            #[cfg(feature = "redis")]
+            scripted: Arc::default(),
             pace,
             blocks: BlockPolicy::default(),
             metrics,

@@ -9,6 +9,7 @@ mod epoch;
 mod groups;
 mod identity;
 mod info;
+mod library;
 mod note;
 mod plain;
 mod presence;
@@ -35,10 +36,7 @@ use super::{
     calls::Calls,
     hash_tag,
 };
-use crate::{
-    algorithm::SCRIPT,
-    log::{Permit, Throttle},
-};
+use crate::log::{Permit, Throttle};
 use answer::ScriptReply;
 use call::ScriptCall;
 use cluster::RedisCluster;
@@ -53,7 +51,7 @@ use std::{
 };
 use subscriber::Subscriber;
 use topic::Topic;
-use transport::{Access, Destination, RedisConnection, command, words};
+use transport::{Access, Destination, RedisConnection, Sent, command, words};
 use url::{Endpoint, Servers};
 
 /// Sentinels may name another master for each connection.
@@ -66,8 +64,6 @@ pub struct RedisStore {
     epochs: Arc<Epochs>,
     /// The hash tags of limiters in a Cluster, where a limiter with another tag is closed.
     groups: Option<Arc<Groups>>,
-    /// The SHA-1 hash by which the servers know the script.
-    hash: Arc<str>,
     /// The database of the states.
     database: u8,
     calls: Arc<Calls>,
@@ -98,7 +94,7 @@ impl RedisStore {
     ///
     /// Certificates that cannot be used.
     pub fn open(url: &RedisUrl, epochs: &Arc<Epochs>) -> Result<Self, ConnectError> {
-        let access = Arc::new(Access::new(url)?);
+        let access = Arc::new(Access::new(url, epochs.scripted.clone())?);
         let servers = match (Destination::of(url), &*url.servers) {
             (None, Servers::Cluster(seeds)) => {
                 Connected::Cluster(Arc::new(RedisCluster::open(access, seeds.clone(), epochs)))
@@ -126,12 +122,10 @@ impl RedisStore {
                 }))
             }
         };
-        let (epochs, hash) = (epochs.clone(), hash(SCRIPT).into());
         Ok(Self {
             servers,
-            epochs,
+            epochs: epochs.clone(),
             groups: None,
-            hash,
             database: url.database.unwrap_or(0),
             calls: Arc::default(),
             notes: Arc::default(),
@@ -212,10 +206,14 @@ impl RedisStore {
 
     /// Sends a command to the server that has `key` and waits for its reply. It is executed once at most.
     async fn call(&self, key: &str, command: &Cmd) -> Result<Value, StoreError> {
+        self.send(key, Sent::Command(command)).await
+    }
+
+    async fn send(&self, key: &str, sent: Sent<'_>) -> Result<Value, StoreError> {
         match &self.servers {
-            Connected::One(one) => one.connection.call(command).await,
+            Connected::One(one) => one.connection.send(sent, false).await,
             // Boxed, so that the future of a call to a single server stays small.
-            Connected::Cluster(cluster) => Box::pin(cluster.call(key, command)).await,
+            Connected::Cluster(cluster) => Box::pin(cluster.send(key, sent)).await,
         }
     }
 
@@ -263,15 +261,8 @@ impl RedisStore {
 
     /// Sends a call of the script, and reads its reply.
     async fn execute(&self, call: &ScriptCall<'_>) -> Result<ScriptReply, StoreError> {
-        let (key, database) = (call.epoch(), self.database);
-        let said = match self.call(key, &call.command("EVALSHA", &self.hash, database)).await? {
-            // The server has no script of this hash and has executed nothing.
-            Value::ServerError(error) if error.code() == "NOSCRIPT" => {
-                self.call(key, &call.command("EVAL", SCRIPT, database)).await?
-            }
-            said => said,
-        };
-        match said {
+        let write = |by: &str, script: &str| call.command(by, script, self.database);
+        match self.send(call.epoch(), Sent::Script(&write)).await? {
             Value::ServerError(error) => Err(StoreError::Refused(words(&error))),
             said => call.read(&said).ok_or(StoreError::Protocol),
         }

@@ -10,7 +10,7 @@ use super::{
     reason::ConnectError,
     slots::{Redirect, slot},
     topic::Topic,
-    transport::{Access, command, words},
+    transport::{Access, Sent, command, words},
     url::Endpoint,
 };
 use crate::store::StoreError;
@@ -106,7 +106,7 @@ impl RedisCluster {
     pub(super) async fn call_at(&self, server: &str, sent: &Cmd) -> Result<Value, StoreError> {
         let is_it = |node: &&Arc<ClusterNode>| node.endpoint.to_string() == server;
         let node = self.shared.map.lock().nodes.values().find(is_it).cloned();
-        node.ok_or(StoreError::NotConnected)?.call(sent, false).await
+        node.ok_or(StoreError::NotConnected)?.send(Sent::Command(sent), false).await
     }
 
     /// Subscribes at each node to the messages that it publishes, also at nodes that are found later. A node passes messages
@@ -136,18 +136,18 @@ impl RedisCluster {
         while asked.join_next().await.is_some() {}
     }
 
-    /// Sends a command to the node that has `key` and waits for its reply. The command is sent to another node only after
-    /// a reply that says that nothing was executed: `MOVED` or `ASK`.
+    /// Has a command or the decision script executed by the node that has `key`, and waits for its reply. Another node is
+    /// asked only after a reply that says that nothing was executed: `MOVED` or `ASK`.
     ///
     /// # Errors
     ///
-    /// As of [`RedisConnection::call`].
-    pub(super) async fn call(&self, key: &str, sent: &Cmd) -> Result<Value, StoreError> {
+    /// As of [`RedisConnection::send`].
+    pub(super) async fn send(&self, key: &str, sent: Sent<'_>) -> Result<Value, StoreError> {
         let slot = slot(key);
         let mut node = self.shared.owner(slot)?;
         let (mut asking, mut tries) = (false, 0);
         loop {
-            let said = node.call(sent, asking).await;
+            let said = node.send(sent, asking).await;
             let said = said.inspect_err(|_| self.shared.stale.notify_one())?;
             let Value::ServerError(error) = &said else {
                 node.is_down.store(false, Relaxed);

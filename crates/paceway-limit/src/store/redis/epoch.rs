@@ -12,7 +12,7 @@ use crate::{
     log::{Permit, Throttle},
     store::{
         Pauses,
-        health::{Health, StateLosses},
+        health::{Health, ScriptedServers, StateLosses},
     },
 };
 use ahash::HashMap;
@@ -42,6 +42,8 @@ pub struct Epochs {
     reported: Arc<StateLosses>,
     /// The pauses that the process knows, which a store that has lost its states may not know.
     pauses: Arc<Pauses>,
+    /// The servers that keep no functions, which connections find out when they are made.
+    pub(super) scripted: Arc<ScriptedServers>,
     known: Mutex<KnownEpochs>,
 }
 
@@ -101,22 +103,25 @@ pub(super) struct Expected {
 impl Epochs {
     /// Knows no epoch yet of the states whose names begin with `prefix`; counts each loss of data in `losses`.
     pub fn new(prefix: &str, losses: Counter) -> Arc<Self> {
-        Self::noting(prefix, losses, Default::default())
+        Self::noting(prefix, losses, Arc::default(), Arc::default(), Arc::default())
     }
 
-    /// The same, and the process of this `health` learns of each loss.
+    /// The same, and the process of this `health` learns of each loss, and of servers without functions.
     pub fn reporting(prefix: &str, losses: Counter, health: &Health) -> Arc<Self> {
-        Self::noting(prefix, losses, (health.losses.clone(), health.pauses.clone()))
+        let (reported, pauses) = (health.losses.clone(), health.pauses.clone());
+        Self::noting(prefix, losses, reported, pauses, health.scripted.clone())
     }
 
     fn noting(
         prefix: &str,
         losses: Counter,
-        (reported, pauses): (Arc<StateLosses>, Arc<Pauses>),
+        reported: Arc<StateLosses>,
+        pauses: Arc<Pauses>,
+        scripted: Arc<ScriptedServers>,
     ) -> Arc<Self> {
         let marker = format!("{prefix}:marker{}", in_names(STATE_VERSION)).into();
         let (prefix, known) = (prefix.into(), Mutex::default());
-        Arc::new(Self { prefix, marker, losses, reported, pauses, known })
+        Arc::new(Self { prefix, marker, losses, reported, pauses, scripted, known })
     }
 
     /// Notes the master that Sentinels have named for a new connection; returns whether it is another one than for the

@@ -30,7 +30,7 @@ pub(super) async fn probe(
     prefix: &str,
     limit: Duration,
 ) -> Result<Vec<String>, ConnectError> {
-    let access = Arc::new(Access::new(url)?);
+    let access = Arc::new(Access::new(url, Arc::default())?);
     // A server that waits for a TLS handshake is silent. Then there is time left to find that out.
     let limit = limit.saturating_sub(GUESS);
     let asked = async {

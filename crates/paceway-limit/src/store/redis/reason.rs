@@ -39,7 +39,7 @@ const NOT_HERE: [&str; 3] = ["READONLY", "MASTERDOWN", "LOADING"];
 /// Makes an error of the server at `endpoint` from its own words, and adds what the operator can do.
 pub(super) fn refusal(endpoint: &Endpoint, login: &Login, words: &str) -> ConnectError {
     let words = plainly(words);
-    if PASSING.iter().any(|start| words.starts_with(start)) {
+    if is_passing(words) {
         return ConnectError::Unreachable(format!("{endpoint} says: {words}"));
     }
     let advice = advice(login, words);
@@ -63,6 +63,11 @@ pub(super) fn failure(endpoint: &Endpoint, error: &io::Error) -> ConnectError {
     }
 }
 
+/// Whether an error is that of a server that is about to work or to be replaced.
+pub(super) fn is_passing(words: &str) -> bool {
+    PASSING.iter().any(|start| words.starts_with(start))
+}
+
 /// Whether an error says that another server is to be asked from now on, as `READONLY` of a former master does.
 pub(super) fn is_elsewhere(words: &str) -> bool {
     let words = unwrapped(words);
@@ -75,7 +80,7 @@ pub(super) fn is_split(words: &str) -> bool {
 }
 
 /// Returns the part of an error that may be logged: one line, without the arguments of our command.
-fn plainly(words: &str) -> &str {
+pub(super) fn plainly(words: &str) -> &str {
     let words = unwrapped(words);
     let words = words.split(['\r', '\n']).find(|line| !line.is_empty()).unwrap_or_default();
     without_arguments(words)

@@ -8,6 +8,7 @@ mod connection;
 mod destination;
 mod dial;
 mod frames;
+mod functions;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod messages;
@@ -19,6 +20,7 @@ pub(super) use access::{Access, ask};
 pub(super) use connection::{Met, RECONNECT, RedisConnection};
 pub(super) use destination::Destination;
 pub(super) use dial::dial;
+pub(super) use functions::Sent;
 pub(super) use messages::{command, words};
 pub(super) use session::UNRESPONSIVE;
 pub(super) use stream::RedisStream;

@@ -8,7 +8,7 @@ use read::{
 };
 use std::{fmt, path::PathBuf};
 
-/// A Redis URL and the settings for TLS, such as `rediss://:password@host:6380/2`. Its `Debug` hides passwords.
+/// A Redis URL and the settings of its connections, such as `rediss://:password@host:6380/2`. Its `Debug` hides passwords.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisUrl {
     pub(super) servers: Box<Servers>,
@@ -16,6 +16,8 @@ pub struct RedisUrl {
     pub(super) database: Option<u8>,
     /// The settings for TLS; `None` for a connection in clear text.
     pub(super) tls: Option<Box<ClientTls>>,
+    /// Whether the decision script is a library of functions, on servers that keep such.
+    pub(super) uses_functions: bool,
 }
 
 /// The servers that a URL names. Each kind has another way to the server that has a key.
@@ -104,6 +106,7 @@ impl RedisUrl {
             login,
             database: None,
             tls: is_tls.then(Box::default),
+            uses_functions: true,
         };
         let servers = match kind {
             Kind::One => {
@@ -184,7 +187,7 @@ impl RedisUrl {
             }
         }
         let servers = Box::new(Servers::One(Endpoint::Unix(decode(path)?.into())));
-        Ok(Self { servers, login, database, tls: None })
+        Ok(Self { servers, login, database, tls: None, uses_functions: true })
     }
 
     /// Whether the URL names a Redis Cluster, where the keys of one call need one hash tag.
@@ -219,6 +222,12 @@ impl RedisUrl {
     pub fn with_tls(self, tls: ClientTls) -> Self {
         let tls = self.tls.is_some().then(|| Box::new(tls));
         Self { tls, ..self }
+    }
+
+    /// Returns the URL of a store whose servers keep no functions: they are sent the decision script, which costs them more.
+    #[must_use]
+    pub fn without_functions(self) -> Self {
+        Self { uses_functions: false, ..self }
     }
 }
 

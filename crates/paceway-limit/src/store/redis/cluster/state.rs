@@ -9,12 +9,12 @@ use crate::store::{
         slots::{MOST_NODES, slot},
         subscriber::Subscriber,
         topic::Topic,
-        transport::{Access, Destination, Met, RedisConnection, command},
+        transport::{Access, Destination, Met, RedisConnection, Sent},
         url::Endpoint,
     },
 };
 use parking_lot::Mutex;
-use redis::{Cmd, Value};
+use redis::Value;
 use std::{
     collections::HashMap,
     sync::{
@@ -177,14 +177,11 @@ impl ClusterNode {
         self.is_down.load(Relaxed) || self.connection.ails(SLOW)
     }
 
-    pub(super) async fn call(&self, sent: &Cmd, asking: bool) -> Result<Value, StoreError> {
+    pub(super) async fn send(&self, sent: Sent<'_>, is_asking: bool) -> Result<Value, StoreError> {
         if !self.connection.is_connected() {
             // The node may be new, and its first connection on its way.
             self.connection.tried().await;
         }
-        match asking {
-            true => self.connection.call_after(command(&[b"ASKING"]), sent).await,
-            false => self.connection.call(sent).await,
-        }
+        self.connection.send(sent, is_asking).await
     }
 }

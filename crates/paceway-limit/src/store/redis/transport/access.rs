@@ -10,9 +10,12 @@ use super::{
     messages::{command, words},
     stream::{RedisStream, closed},
 };
-use crate::tls::client::{Chain, ClientTls, Connector};
+use crate::{
+    store::health::ScriptedServers,
+    tls::client::{Chain, ClientTls, Connector},
+};
 use redis::Value;
-use std::io;
+use std::{io, sync::Arc};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
@@ -23,6 +26,9 @@ pub(in crate::store::redis) struct Access {
     pub(in crate::store::redis) login: Login,
     database: Option<u8>,
     tls: Option<Tls>,
+    /// Whether servers are asked for functions.
+    pub(super) uses_functions: bool,
+    pub(super) scripted: Arc<ScriptedServers>,
 }
 
 struct Tls {
@@ -33,18 +39,27 @@ struct Tls {
 // === impl Access ===
 
 impl Access {
-    /// Reads the certificates that the URL's settings for TLS name.
+    /// Reads the certificates that the URL's settings for TLS name. Servers that keep no functions are noted in `scripted`.
     ///
     /// # Errors
     ///
     /// When a certificate or key cannot be read.
-    pub(in crate::store::redis) fn new(url: &RedisUrl) -> Result<Self, ConnectError> {
+    pub(in crate::store::redis) fn new(
+        url: &RedisUrl,
+        scripted: Arc<ScriptedServers>,
+    ) -> Result<Self, ConnectError> {
         let tls = url.tls.as_ref().map(|settings| {
             let connector = Connector::new(settings, &[], &mut None);
             let connector = connector.map_err(|e| ConnectError::Refused(Chain(&e).to_string()))?;
             Ok(Tls { settings: (**settings).clone(), connector })
         });
-        Ok(Self { login: url.login.clone(), database: url.database, tls: tls.transpose()? })
+        Ok(Self {
+            login: url.login.clone(),
+            database: url.database,
+            tls: tls.transpose()?,
+            uses_functions: url.uses_functions,
+            scripted,
+        })
     }
 
     pub(in crate::store::redis) fn is_tls(&self) -> bool {

@@ -9,6 +9,7 @@ use super::{
     },
     access::{Access, ask},
     destination::Destination,
+    functions::{Functions, Sent},
     session::{RedisTask, Session, UNRESPONSIVE, given_up},
 };
 use crate::{
@@ -135,23 +136,28 @@ impl RedisConnection {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Away`], [`StoreError::NotConnected`] or [`StoreError::Timeout`] when the command was not sent. After
-    /// any other error it is unknown whether the server has executed it.
+    /// As of [`Self::send`].
     pub(in crate::store::redis) async fn call(&self, command: &Cmd) -> Result<Value, StoreError> {
-        self.session()?.call(command).await
+        self.session()?.call(command, false).await
     }
 
-    /// Sends two commands, one directly after the other, and returns the reply to the second.
+    /// Has a command or the decision script executed once, and waits for its reply. With `is_asking` also for keys of a
+    /// slot that is still moving here.
     ///
     /// # Errors
     ///
-    /// As of [`Self::call`].
-    pub(in crate::store::redis) async fn call_after(
+    /// [`StoreError::Away`], [`StoreError::NotConnected`] or [`StoreError::Timeout`] when the command was not sent. After
+    /// any other error it is unknown whether the server has executed it.
+    pub(in crate::store::redis) async fn send(
         &self,
-        first: Cmd,
-        command: &Cmd,
+        sent: Sent<'_>,
+        is_asking: bool,
     ) -> Result<Value, StoreError> {
-        self.session()?.call_after(first, command).await
+        let session = self.session()?;
+        match sent {
+            Sent::Command(command) => session.call(command, is_asking).await,
+            Sent::Script(write) => session.run(write, is_asking).await,
+        }
     }
 
     fn session(&self) -> Result<Arc<Session>, StoreError> {
@@ -246,7 +252,8 @@ fn report(say: &watch::Sender<ConnectionStatus>, why: ConnectError) {
     });
 }
 
-/// Makes a connection, and asks which run of which server it leads to before the first call is sent on it.
+/// Makes a connection, and asks which run of which server it leads to, and whether that keeps functions, before the first
+/// call is sent on it.
 async fn connect(
     access: &Access,
     destination: &Destination,
@@ -255,7 +262,8 @@ async fn connect(
     let (mut stream, endpoint) = destination.connect(access).await?;
     let run = identity::read(&ask(&mut stream, &endpoint, &[identity::INFO]).await?);
     met(&endpoint, run.as_ref());
-    let started = Session::start(stream).await;
+    let functions = Functions::find(access, &mut stream, &endpoint).await?;
+    let started = Session::start(stream, functions).await;
     let failed = |error| ConnectError::Unreachable(format!("{endpoint}: {error}"));
     let (session, driver) = started.map_err(failed)?;
     Ok((session, driver, endpoint))

@@ -12,9 +12,9 @@ const LONGEST_LINE: usize = 16 * 1024;
 const LONGEST_NUMBER: usize = 20;
 /// The bytes of the shortest value, such as `+\r\n`: a list of n values is at least n times as long.
 const SHORTEST_VALUE: usize = 3;
-/// The deepest reply is the map of a Cluster: a list of ranges, of their servers, of the properties of each. redis-rs
-/// reads nested lists by recursion.
-const DEPTH: usize = 4;
+/// The deepest reply is the list of libraries: of their properties, one of which is a list of functions, of the properties of
+/// each, one of which is a list of flags. redis-rs reads nested lists by recursion.
+const DEPTH: usize = 5;
 
 /// The reason why bytes are not let through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -25,8 +25,8 @@ pub(super) enum Malformed {
     /// A reply has more than 8 MiB, or announces that it will.
     #[error("its reply is longer than 8 MiB")]
     TooLong,
-    /// A reply has more than four lists within each other.
-    #[error("its reply is nested more than 4 lists deep")]
+    /// A reply has more than five lists within each other.
+    #[error("its reply is nested more than 5 lists deep")]
     TooDeep,
 }
 
@@ -283,7 +283,7 @@ mod tests {
     #[case::half_an_end(":1\rx", Foreign)]
     #[case::text_with_half_an_end("+a\rb\r\n", Foreign)]
     #[case::bytes_without_end("$1\r\nabc", Foreign)]
-    #[case::deep("*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", TooDeep)]
+    #[case::deep("*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", TooDeep)]
     fn what_is_no_reply_is_refused(#[case] bytes: &str, #[case] expected: Malformed) {
         for cut in 0..bytes.len() {
             assert_eq!(frame(bytes.as_bytes(), cut), Err(expected));
@@ -308,7 +308,7 @@ mod tests {
     /// The deepest nesting that redis-rs reads is 100 lists; a megabyte of them ends the process of a client that reads
     /// them by recursion without a bound.
     #[test]
-    fn a_megabyte_of_nested_lists_is_refused_at_the_fifth() {
+    fn a_megabyte_of_nested_lists_is_refused_at_the_sixth() {
         let mut frames = Frames::new();
         assert_eq!(frames.advance(&b"*1\r\n".repeat(250_000)), Err(TooDeep));
         assert_eq!(frames.taken, 4 * DEPTH + 3);

@@ -5,7 +5,8 @@ use super::{
     super::reason,
     bounded::{BoundedStream, Replies, Traffic},
     frames::Malformed,
-    messages::words,
+    functions::Functions,
+    messages::{command, words},
     stream::RedisStream,
 };
 use crate::store::StoreError;
@@ -42,6 +43,7 @@ pub(super) struct Session {
     redis: MultiplexedConnection,
     traffic: Arc<Traffic>,
     load: CallLoad,
+    pub(super) functions: Functions,
     /// Set once, after which no call has a reply: the error of all calls in progress.
     ended: SetOnce<StoreError>,
     /// redis-rs has reported an error to a call.
@@ -76,7 +78,10 @@ impl Session {
     /// # Errors
     ///
     /// Those of redis-rs, which sends nothing here and so has no reason to fail.
-    pub(super) async fn start(stream: RedisStream) -> Result<(Arc<Self>, RedisTask), RedisError> {
+    pub(super) async fn start(
+        stream: RedisStream,
+        functions: Functions,
+    ) -> Result<(Arc<Self>, RedisTask), RedisError> {
         let (stream, traffic) = BoundedStream::new(stream, Replies::Asked);
         // Time-outs are ours: `stalls` looks at the oldest command.
         let config = AsyncConnectionConfig::new()
@@ -88,7 +93,8 @@ impl Session {
         let mut tasks = JoinSet::new();
         tasks.spawn(driver);
         let (load, ended, failed) = (CallLoad::default(), SetOnce::new(), Notify::new());
-        Ok((Arc::new(Self { redis, traffic, load, ended, failed }), RedisTask(tasks)))
+        let session = Self { redis, traffic, load, functions, ended, failed };
+        Ok((Arc::new(session), RedisTask(tasks)))
     }
 
     /// Whether calls are still sent.
@@ -101,29 +107,23 @@ impl Session {
         self.traffic.oldest().is_some_and(|since| since.elapsed() >= limit)
     }
 
-    /// Sends a command and waits for its reply; an error of the server is a [`Value::ServerError`].
+    /// Sends a command, with `is_asking` directly after `ASKING`, which counts for the next command alone, and waits for
+    /// its reply; an error of the server is a [`Value::ServerError`].
     ///
     /// # Errors
     ///
     /// [`StoreError::Timeout`] when too much is in progress: the command was not sent. Otherwise why the connection
     /// ended: whether the server has executed the command is unknown.
-    pub(super) async fn call(&self, command: &Cmd) -> Result<Value, StoreError> {
-        let _in_progress = self.load.enter(&self.traffic, length(command))?;
-        let said = self.redis.clone().send_packed_command(command).await;
-        self.said(said).await
-    }
-
-    /// Sends two commands, one directly after the other, and returns the reply to the second: `ASKING` counts for the
-    /// next command alone.
-    ///
-    /// # Errors
-    ///
-    /// As of [`Self::call`].
-    pub(super) async fn call_after(&self, first: Cmd, command: &Cmd) -> Result<Value, StoreError> {
-        let _in_progress = self.load.enter(&self.traffic, length(command))?;
+    pub(super) async fn call(&self, sent: &Cmd, is_asking: bool) -> Result<Value, StoreError> {
+        let _in_progress = self.load.enter(&self.traffic, length(sent))?;
+        let mut redis = self.redis.clone();
+        if !is_asking {
+            let said = redis.send_packed_command(sent).await;
+            return self.said(said).await;
+        }
         let mut both = Pipeline::with_capacity(2);
-        both.add_command(first).add_command(command.clone());
-        let said = self.redis.clone().send_packed_commands(&both, 0, 2).await;
+        both.add_command(command(&[b"ASKING"])).add_command(sent.clone());
+        let said = redis.send_packed_commands(&both, 0, 2).await;
         self.said(said.map(|mut replies| replies.pop().unwrap_or(Value::Nil))).await
     }
 
