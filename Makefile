@@ -22,6 +22,8 @@ test: test-tools ## every test, with a real redis-server and real clients
 
 lint: lint-tools ## format, sentences, clippy, oldest Rust, licences and advisories
 	@deploy/tools/prose
+	luac5.1 -p $$(git ls-files 'crates/*.lua')
+	luacheck --quiet $$(git ls-files 'crates/*.lua')
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) fmt --check --manifest-path benches/cost/Cargo.toml
@@ -75,6 +77,7 @@ fuzz-tools:
 
 # Not optimized: it builds in a minute on two cores, and checks in a few seconds.
 lint-tools:
+	@deploy/tools/install.sh luac5.1:lua5.1 luacheck:lua-check
 	@command -v cargo-deny >/dev/null || $(CARGO) install --locked --debug cargo-deny@0.20.2
 
 # Not optimized, and without the parts that serve and watch: it builds in 70 s on two cores, and the site in 3 s.

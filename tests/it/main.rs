@@ -15,7 +15,7 @@ mod twins_fair;
 mod twins_fixed_window;
 mod twins_gates;
 mod twins_permits;
-mod twins_plain;
+mod twins_alike;
 mod twins_timeline;
 
 mod addresses;

@@ -94,9 +94,12 @@ impl Drop for Server {
 
 /// A bucket that was never used, and one request admitted.
 fn good() -> Vec<u8> {
-    let numbers = [NOW as f64, 1.0, 0.0, NOW as f64];
-    let packed: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-    [b"$32\r\n", &packed[..], b"\r\n"].concat()
+    let level = [2, 0, 1_000_000];
+    let part = [0, NOW, 0, NOW, 0];
+    let numbers = [&[NOW, 1, 0, 0, 1][..], &level, &part].concat();
+    let packed: Vec<u8> =
+        numbers.into_iter().flat_map(|number| (number as f64).to_le_bytes()).collect();
+    [b"$104\r\n", &packed[..], b"\r\n"].concat()
 }
 
 async fn serve(

@@ -248,9 +248,9 @@ async fn concurrency_waits_for_the_end_of_a_pause(
     assert!(stage.ask(&checks, 0, 4, 0).await.admitted);
 }
 
-/// A paused token bucket is kept with a prefix, and as before once its gate has ended, so that it takes the plain way again.
+/// A paused token bucket is kept with a prefix, and as before once its gate has ended.
 #[tokio::test]
-async fn a_paused_bucket_leaves_the_plain_way_and_returns_to_it() {
+async fn a_paused_bucket_is_kept_with_a_prefix_until_its_gate_ends() {
     let redis = Redis::that_is_heard();
     let store = connect(&redis).await;
     let check = bucket("{k}", 1, 60 * SECOND, 2);

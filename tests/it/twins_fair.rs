@@ -60,8 +60,8 @@ fn weight_of(tenant: u16) -> i64 {
     i64::from(1 + 3 * (tenant % 2))
 }
 
-/// With `plain` most requests take the plain way of the script: they ask one bucket, and other requests of their tenant wait.
-fn step(plain: bool) -> BoxedStrategy<(i64, What)> {
+/// With `is_simple` most requests ask one bucket, and other requests of their tenant wait.
+fn step(is_simple: bool) -> BoxedStrategy<(i64, What)> {
     let spans = prop_oneof![
         40 => Just(0),
         20 => 0..60_000_i64,
@@ -88,7 +88,7 @@ fn step(plain: bool) -> BoxedStrategy<(i64, What)> {
             (tenant, weight_of(tenant), priority.clamp(1, 3) - 1, gateway, 0, false, cost, HOUR)
         });
     let many = (0..4_u16, 0..3_u8, 8..40_usize);
-    if plain {
+    if is_simple {
         let spans = prop_oneof![20 => Just(0), 60 => 0..60_000_i64, 1 => -200_000..0_i64];
         let what = prop_oneof![
             60 => plain_ask.prop_map(What::Ask),
@@ -118,8 +118,8 @@ fn step(plain: bool) -> BoxedStrategy<(i64, What)> {
     (spans, what).boxed()
 }
 
-fn rule(plain: bool) -> BoxedStrategy<Algorithm> {
-    let bucket = (1..40_i64, 500_000..3_000_000_i64, if plain { 2..4_i64 } else { 3..6_i64 })
+fn rule(is_simple: bool) -> BoxedStrategy<Algorithm> {
+    let bucket = (1..40_i64, 500_000..3_000_000_i64, if is_simple { 2..4_i64 } else { 3..6_i64 })
         .prop_map(|(count, period, burst)| {
             Algorithm::TokenBucket(TokenBucket::new(count, period, burst).expect("a rule"))
         });
@@ -129,7 +129,7 @@ fn rule(plain: bool) -> BoxedStrategy<Algorithm> {
     let fixed = (3..9_i64, 100_000..2_000_000_i64).prop_map(|(count, period)| {
         Algorithm::FixedWindow(FixedWindow::new(count, period).expect("a rule"))
     });
-    if plain {
+    if is_simple {
         return bucket.boxed();
     }
     prop_oneof![3 => bucket, 1 => sliding, 1 => fixed].boxed()
@@ -445,8 +445,9 @@ fn memory_and_redis_share_slots_the_same_step_by_step() {
     let case = AtomicU64::new(0);
     let mut runner = TestRunner::new(ProptestConfig::default());
     let on_loss = prop_oneof![Just(OnLoss::Close), Just(OnLoss::Trust)];
-    let steps =
-        any::<bool>().prop_flat_map(|plain| ([rule(plain), rule(plain)], vec(step(plain), 1..120)));
+    let steps = any::<bool>().prop_flat_map(|is_simple| {
+        ([rule(is_simple), rule(is_simple)], vec(step(is_simple), 1..120))
+    });
     let result = runner.run(&(steps, on_loss), |((rules, steps), on_loss)| {
         let case = case.fetch_add(1, Relaxed);
         runtime.block_on(compare(&redis, case, rules, on_loss, steps))

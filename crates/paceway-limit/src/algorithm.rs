@@ -71,54 +71,6 @@ pub const MAX_HOLES: usize = 2048;
 /// share one Redis.
 pub const STATE_VERSION: u8 = 1;
 
-/// The Redis script in its order: the plain ways of most requests; the functions of the long way that nearly every
-/// decision needs; from `make.lua` on the parts that are made when they are needed (`lazy.lua`), in any order; and the
-/// loop over the entries of a call.
-pub const SCRIPT: &str = concat!(
-    include_str!("algorithm/common.lua"),
-    include_str!("algorithm/epoch.lua"),
-    include_str!("algorithm/plain.lua"),
-    include_str!("algorithm/block.lua"),
-    include_str!("algorithm/sliding_window/plain.lua"),
-    include_str!("algorithm/packed.lua"),
-    include_str!("algorithm/fair/plain.lua"),
-    include_str!("algorithm/lazy.lua"),
-    include_str!("algorithm/state.lua"),
-    include_str!("algorithm/opened.lua"),
-    include_str!("algorithm/reserve.lua"),
-    include_str!("algorithm/replies.lua"),
-    include_str!("algorithm/make.lua"),
-    include_str!("algorithm/gate.lua"),
-    include_str!("algorithm/vacate.lua"),
-    include_str!("algorithm/reserve/own_queues.lua"),
-    include_str!("algorithm/reserve/concurrent.lua"),
-    include_str!("algorithm/reserve/tightest.lua"),
-    include_str!("algorithm/reserve/adjust.lua"),
-    include_str!("algorithm/timeline.lua"),
-    include_str!("algorithm/token_bucket.lua"),
-    include_str!("algorithm/leaky_bucket.lua"),
-    include_str!("algorithm/timeline/holes.lua"),
-    include_str!("algorithm/timeline/credit.lua"),
-    include_str!("algorithm/timeline/conversion.lua"),
-    include_str!("algorithm/sliding_window/state.lua"),
-    include_str!("algorithm/sliding_window.lua"),
-    include_str!("algorithm/sliding_window/stored.lua"),
-    include_str!("algorithm/fixed_window.lua"),
-    include_str!("algorithm/warm_up.lua"),
-    include_str!("algorithm/concurrency.lua"),
-    include_str!("algorithm/concurrency/waiters.lua"),
-    include_str!("algorithm/fair/steps.lua"),
-    include_str!("algorithm/fair/queue.lua"),
-    include_str!("algorithm/fair/queue/slots.lua"),
-    include_str!("algorithm/fair/queue/free_permits.lua"),
-    include_str!("algorithm/fair/queue/gone.lua"),
-    include_str!("algorithm/fair/bookings.lua"),
-    include_str!("algorithm/fair/turns.lua"),
-    include_str!("algorithm/fair/turns/tenants.lua"),
-    include_str!("algorithm/fair/stored.lua"),
-    include_str!("algorithm/entries.lua"),
-);
-
 /// The rule of a limiter with its parameters. A limiter with several rates has one `Algorithm` for each rate.
 ///
 /// ```

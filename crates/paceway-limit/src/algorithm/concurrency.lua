@@ -7,34 +7,43 @@
 -- (concurrency/waiters.lua). A paused limiter has the member `P`, end of the pause, status (8 and 2 bytes) with the
 -- score -inf.
 
-if part == 67 then -- 'C'
-local concurrency = { kind = 67, lease = true }
+local call, common, states = require 'call', require 'common', require 'state'
+local M = { kind = 67, lease = true }
 
+local redis, max, pack, unpack_from = redis, math.max, struct.pack, struct.unpack
 local HOLDER, WAITER, PAUSED = '<i8i8', '<i8i8i8', '<c1i8I2'
 local CLAIM, MAX_QUEUE = 2000000, 100000
 local FIRST = -4503599627370496
 
 local function plain(number) return string.format('%.0f', number) end
 
-function concurrency.rule(entries, from)
-  -- The number of the first of the two keys with the turns; 0 without turns.
-  local max, lease, queue, next = unpack_from('<ddd', entries, from)
-  return { max = max, lease = lease, queue = queue > 0 and queue or nil }, next
-end
+-- The turns are needed seldom, and a script without functions makes each module that it names.
+local function waiters() return require 'concurrency.waiters' end
 
-function concurrency.same(a, b) return a.max == b.max and a.lease == b.lease and a.queue == b.queue end
+function M.rule(text, from)
+  local limit, lease = unpack_from('<dd', text, from)
+  return { max = limit, lease = lease }
+end
 
 -- Whether holders may exist that the state does not know: until then no new request gets a permit, and every
 -- request that renews a lease stays a holder.
 local function is_unknown(open) return open.now < open.unknown_until end
 
-local function has_room(open) return open.held < open.rule.max and not is_unknown(open) end
+function M.has_room(open) return open.held < open.rule.max and not is_unknown(open) end
+
+-- Lets the key live until its last holder and its last waiter are gone.
+local function keep_until_end(open)
+  if open.expires and redis.call('PTTL', open.key) < (open.expires - open.now) / 1000 then
+    redis.call('PEXPIRE', open.key, common.lifetime(open.expires - open.now))
+  end
+  open.expires = nil
+end
 
 local function hold(open, member, lease)
   local expiry = open.now + lease
   local new = redis.call('ZADD', open.key, plain(expiry), member)
   open.held = open.held + new
-  open.expires = math.max(open.expires or 0, expiry)
+  open.expires = max(open.expires or 0, expiry)
 end
 
 -- The number of a waiter in its turns.
@@ -49,25 +58,25 @@ end
 -- The member and the number of the waiter whose turn it is. One without a turn is the next when it came before all others.
 local function next_waiter(open)
   local oldest, number = oldest_waiter(open)
-  if not open.turns or not lazy.waiters.has(open.turns, number) then return oldest, number end
+  if not open.turns or not waiters().has(open.turns, number) then return oldest, number end
   while true do
-    local first, it = lazy.waiters.first(open.turns)
+    local first, it = waiters().first(open.turns)
     if not it then return oldest, number end
-    local member = struct.pack(WAITER, it.gateway, it.ticket, it.deadline)
+    local member = pack(WAITER, it.gateway, it.ticket, it.deadline)
     local order = redis.call('ZSCORE', open.key, member)
     if order and number_of(order) == first then return member, first end
     -- It got a permit from a gateway whose configuration has no turns.
-    lazy.waiters.remove(open.turns, first)
+    waiters().remove(open.turns, first)
   end
 end
 
 local function hand_over(open)
   local is_closed = is_unknown(open) or open.gate
-  while open.queued > 0 and (has_room(open) or is_closed) do
+  while open.queued > 0 and (M.has_room(open) or is_closed) do
     local member, place
     if is_closed then member, place = oldest_waiter(open) else member, place = next_waiter(open) end
     local gateway, number, deadline
-    if #member == 24 then gateway, number, deadline = struct.unpack(WAITER, member) end
+    if #member == 24 then gateway, number, deadline = unpack_from(WAITER, member) end
     local waits = deadline and deadline > open.now
     if waits and is_closed then break end
     redis.call('ZREM', open.key, member)
@@ -79,10 +88,10 @@ local function hand_over(open)
     -- A gateway without a subscription is dead, or asks for all of its waiters again when it is back.
     local is_served = heard ~= 0
     if is_served then
-      hold(open, struct.pack(HOLDER, gateway, number), math.min(open.rule.lease, CLAIM))
+      hold(open, pack(HOLDER, gateway, number), math.min(open.rule.lease, CLAIM))
       open.handed_over = true
     end
-    if open.turns then lazy.waiters.remove(open.turns, place, is_served) end
+    if open.turns then waiters().remove(open.turns, place, is_served) end
   end
 end
 
@@ -90,7 +99,7 @@ end
 local function load_gate(open)
   local member = redis.call('ZRANGEBYSCORE', open.key, '-inf', '(0', 'LIMIT', 0, 1)[1]
   if #member ~= 11 or string.byte(member) ~= 80 then return end
-  local _, stop, status = struct.unpack(PAUSED, member)
+  local _, stop, status = unpack_from(PAUSED, member)
   open.queued = open.queued - 1
   if stop > open.now then
     open.gate = { stop = stop, status = status, member = member }
@@ -100,45 +109,45 @@ local function load_gate(open)
 end
 
 -- nil for a value that this version did not write
-function concurrency.load(key, now, rule, horizon)
-  if not ask('ZREMRANGEBYSCORE', key, 0, plain(now)) then return nil end
-  local lost = horizon >= 0 and lost_at or 0
-  local open = { rule = rule, now = now, key = key, unknown_until = lost > 0 and lost + horizon or 0 }
+function M.load(state)
+  local key, horizon, now = state.key, state.horizon, call.now
+  if not states.ask('ZREMRANGEBYSCORE', key, 0, plain(now)) then return nil end
+  local lost = horizon >= 0 and call.lost_at or 0
+  local open = { rule = state.rule, now = now, key = key, unknown_until = lost > 0 and lost + horizon or 0 }
   open.held = redis.call('ZCOUNT', key, 0, '+inf')
   open.queued = redis.call('ZCARD', key) - open.held
   if open.queued > 0 then load_gate(open) end
-  if rule.queue then
-    open.turns = lazy.waiters.open(rule.queue, open.queued)
+  if state.queue > 0 then
+    open.turns = waiters().open(state.queue, open.queued)
     if not open.turns then return nil end
   end
   hand_over(open)
-  concurrency.save(open, key)
+  keep_until_end(open)
   return open
 end
 
 -- Pauses the limiter until `stop`; false when it is paused for as long already.
-function concurrency.pause(open, stop, status)
+function M.pause(state, stop, status)
+  local open = state.open
   local gate = open.gate
   if stop <= (gate and gate.stop or open.now) then return false end
   if gate then redis.call('ZREM', open.key, gate.member) end
-  open.gate = { stop = stop, status = status, member = struct.pack(PAUSED, 'P', stop, status) }
+  open.gate = { stop = stop, status = status, member = pack(PAUSED, 'P', stop, status) }
   redis.call('ZADD', open.key, '-inf', open.gate.member)
-  open.expires = math.max(open.expires or 0, stop)
+  open.expires = max(open.expires or 0, stop)
   return true
 end
 
-function concurrency.holds(open, ticket)
+function M.holds(open, ticket)
   return ticket.deadline ~= 0
-    and redis.call('ZSCORE', open.key, struct.pack(HOLDER, ticket.gateway, ticket.number)) ~= false
+    and redis.call('ZSCORE', open.key, pack(HOLDER, ticket.gateway, ticket.number)) ~= false
 end
 
 -- Whether a ticket can hold a permit now, unless the limiter is paused: one is free, or it holds one already.
-function concurrency.is_free(open, ticket) return has_room(open) or concurrency.holds(open, ticket) end
+function M.is_free(open, ticket) return M.has_room(open) or M.holds(open, ticket) end
 
-concurrency.has_room = has_room
-
-function concurrency.hold_for(open, ticket)
-  hold(open, struct.pack(HOLDER, ticket.gateway, ticket.number), open.rule.lease)
+function M.hold_for(open, ticket)
+  hold(open, pack(HOLDER, ticket.gateway, ticket.number), open.rule.lease)
   return ticket.gateway, ticket.number, 0, 1
 end
 
@@ -148,18 +157,18 @@ local function next_free(open)
     local first = redis.call('ZRANGEBYSCORE', open.key, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
     expiry = tonumber(first[2])
   end
-  return math.max(expiry, open.unknown_until, open.gate and open.gate.stop or 0) - open.now
+  return max(expiry, open.unknown_until, open.gate and open.gate.stop or 0) - open.now
 end
 
 -- Until when the ticket waits, and after how many µs it asks again without a notification; nil when the queue
 -- is full, or the deadline is past or within a pause.
-function concurrency.enqueue(open, ticket, budget, turn)
+function M.enqueue(open, ticket, budget, turn)
   local deadline = ticket.deadline
   if deadline == 0 then deadline = open.now + budget end
-  if deadline <= math.max(open.now, open.gate and open.gate.stop or 0) then return nil end
-  local member = struct.pack(WAITER, ticket.gateway, ticket.number, deadline)
+  if deadline <= max(open.now, open.gate and open.gate.stop or 0) then return nil end
+  local member = pack(WAITER, ticket.gateway, ticket.number, deadline)
   if ticket.deadline == 0 or not redis.call('ZSCORE', open.key, member) then
-    if open.queued >= MAX_QUEUE or open.turns and lazy.waiters.is_full(open.turns) then return nil end
+    if open.queued >= MAX_QUEUE or open.turns and waiters().is_full(open.turns) then return nil end
     local order
     if ticket.deadline ~= 0 and open.gate then
       -- A request that was notified just before a pause returns to the head.
@@ -167,41 +176,41 @@ function concurrency.enqueue(open, ticket, budget, turn)
       order = first and tonumber(first) - 1 or FIRST + open.now
     else
       local last = redis.call('ZREVRANGEBYSCORE', open.key, '(0', '(-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
-      order = math.max(FIRST + open.now, last and tonumber(last) + 1 or FIRST)
+      order = max(FIRST + open.now, last and tonumber(last) + 1 or FIRST)
     end
     redis.call('ZADD', open.key, plain(order), member)
-    open.queued, open.expires = open.queued + 1, math.max(open.expires or 0, deadline)
-    if open.turns then lazy.waiters.add(open.turns, number_of(order), ticket, deadline, turn) end
-    concurrency.save(open, open.key)
+    open.queued, open.expires = open.queued + 1, max(open.expires or 0, deadline)
+    if open.turns then waiters().add(open.turns, number_of(order), ticket, deadline, turn) end
+    keep_until_end(open)
   end
   return deadline, next_free(open)
 end
 
-function concurrency.renew(open, gateway, number)
-  local member = struct.pack(HOLDER, gateway, number)
+function M.renew(open, gateway, number)
+  local member = pack(HOLDER, gateway, number)
   if not is_unknown(open) and not redis.call('ZSCORE', open.key, member) then return false end
   hold(open, member, open.rule.lease)
   return true
 end
 
-function concurrency.refund(open, gateway, number, deadline)
-  if redis.call('ZREM', open.key, struct.pack(HOLDER, gateway, number)) == 1 then
+function M.refund(open, gateway, number, deadline)
+  if redis.call('ZREM', open.key, pack(HOLDER, gateway, number)) == 1 then
     open.held = open.held - 1
     hand_over(open)
     return true
   end
-  local member = struct.pack(WAITER, gateway, number, deadline)
+  local member = pack(WAITER, gateway, number, deadline)
   local order = open.turns and redis.call('ZSCORE', open.key, member)
   if redis.call('ZREM', open.key, member) == 1 then
     open.queued = open.queued - 1
-    if order then lazy.waiters.remove(open.turns, number_of(order)) end
+    if order then waiters().remove(open.turns, number_of(order)) end
     return true
   end
   return false
 end
 
 -- The waiters stay in the queue, and get the permits that are free now.
-function concurrency.forget(open)
+function M.forget(open)
   local gone = redis.call('ZREMRANGEBYSCORE', open.key, 0, '+inf')
   if open.gate then gone = gone + redis.call('ZREM', open.key, open.gate.member) end
   open.held, open.gate = 0, nil
@@ -210,19 +219,14 @@ function concurrency.forget(open)
 end
 
 -- remaining, next, reset_after
-function concurrency.level(open)
+function M.level(open)
   local last, room = open.now, 0
   if open.held > 0 then last = tonumber(redis.call('ZREVRANGE', open.key, 0, 0, 'WITHSCORES')[2]) end
   local stop = open.gate and open.gate.stop or 0
-  if has_room(open) and stop == 0 then room = open.rule.max - open.held end
-  return room, next_free(open), math.max(last, open.unknown_until, stop) - open.now
+  if M.has_room(open) and stop == 0 then room = open.rule.max - open.held end
+  return room, next_free(open), max(last, open.unknown_until, stop) - open.now
 end
 
-function concurrency.save(open, key)
-  if open.expires and redis.call('PTTL', key) < (open.expires - open.now) / 1000 then
-    redis.call('PEXPIRE', key, lifetime(open.expires - open.now))
-  end
-  open.expires = nil
-end
-return concurrency
-end
+function M.save(state) keep_until_end(state.open) end
+
+return M

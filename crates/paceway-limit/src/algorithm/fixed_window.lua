@@ -14,18 +14,22 @@
 -- A stored state: version, kind, number of sections (1 byte each), born, clock (8 bytes each), then for
 -- each section period, asked, limit, since, source (8 bytes each), number of runs (4 bytes), and for each run
 -- first, last, count (8 bytes each); little-endian.
-if part == 70 then
-local fixed_window = { kind = 70, lease = false, born_at = 4 }
+
+local common = require 'common'
+local M = { kind = 70, lease = false, born_at = 4, names = 'ticks' }
+
+local floor, max, min, insert, remove = math.floor, math.max, math.min, table.insert, table.remove
+local VERSION, MAX_HOLES, EXACT, ceil_div = common.VERSION, common.MAX_HOLES, common.EXACT, common.ceil_div
 
 local HEAD, SECTION, RUN = '<BBBi8i8', '<i8i8i8i8i8i4', '<i8i8i8'
 local MAX_SECTIONS, UNUSED, MOST, KNOWN_PAST = 4, 60000000, 1000000000000, 5000000
 local MIN_PERIOD, MAX_PERIOD, MAX_COUNT = 1000, 31622400000000, 1000000000
 
-function fixed_window.used_up(rule, now, from, to)
-  local function window(instant) return math.floor(instant / rule.period) end
-  local first, last, run = math.max(window(from), window(now)), window(to), ''
+function M.used_up(rule, now, from, to)
+  local function window(instant) return floor(instant / rule.period) end
+  local first, last, run = max(window(from), window(now)), window(to), ''
   if first <= last then run = struct.pack(RUN, first, last, rule.count) end
-  return struct.pack(HEAD, VERSION, fixed_window.kind, 1, now, now)
+  return struct.pack(HEAD, VERSION, M.kind, 1, now, now)
     .. struct.pack(SECTION, rule.period, now, rule.count, 0, 0, #run / 24) .. run
 end
 
@@ -33,12 +37,12 @@ local function new_section(period, asked)
   return { period = period, asked = asked, limit = 0, since = 0, source = 0, runs = {} }
 end
 
-local function window_of(section, instant) return math.floor(instant / section.period) end
+local function window_of(section, instant) return floor(instant / section.period) end
 
 local function find(runs, window)
   local low, high = 1, #runs + 1
   while low < high do
-    local middle = math.floor((low + high) / 2)
+    local middle = floor((low + high) / 2)
     if runs[middle].last < window then low = middle + 1 else high = middle end
   end
   return low
@@ -67,7 +71,7 @@ end
 
 -- how many permits may be in a window of `period` with `limit`, where a rule lets `count` into its own of `other`
 local function allows(period, limit, other, count)
-  return math.max(math.min(ceil_div(period, other) * count, MOST), limit)
+  return max(min(ceil_div(period, other) * count, MOST), limit)
 end
 
 local function holds(section, whole, made, period, cost, clock)
@@ -82,7 +86,7 @@ end
 local function permits_in(section)
   local permits = 0
   for _, run in ipairs(section.runs) do
-    permits = permits + math.min(run.count * (run.last - run.first + 1), MOST)
+    permits = permits + min(run.count * (run.last - run.first + 1), MOST)
   end
   return permits
 end
@@ -101,14 +105,14 @@ local function forget_past(section, clock)
     section.runs = kept
   end
   local run = section.runs[1]
-  if run then run.first = math.max(run.first, window) end
+  if run then run.first = max(run.first, window) end
 end
 
 local function join(runs, i)
   local a, b = runs[i - 1], runs[i]
   if a and b and a.last + 1 == b.first and a.count == b.count then
     a.last = b.last
-    table.remove(runs, i)
+    remove(runs, i)
   end
 end
 
@@ -118,17 +122,17 @@ local function add(section, window, permits)
   local run = runs[i]
   if run and run.first <= window then
     local first, last, count = run.first, run.last, run.count
-    if last > window then table.insert(runs, i + 1, { first = window + 1, last = last, count = count }) end
+    if last > window then insert(runs, i + 1, { first = window + 1, last = last, count = count }) end
     if first < window then
-      table.insert(runs, i, { first = first, last = window - 1, count = count })
+      insert(runs, i, { first = first, last = window - 1, count = count })
       i = i + 1
     end
-    run.first, run.last, run.count = window, window, math.min(count + permits, MOST)
+    run.first, run.last, run.count = window, window, min(count + permits, MOST)
   else
-    table.insert(runs, i, { first = window, last = window, count = permits })
+    insert(runs, i, { first = window, last = window, count = permits })
   end
   if runs[i].count == 0 then
-    table.remove(runs, i)
+    remove(runs, i)
     return
   end
   join(runs, i + 1)
@@ -145,9 +149,9 @@ local function bound(runs)
       local wasted = differ + b.first - a.last - 1
       if not least or wasted < least then cheapest, least = i, wasted end
     end
-    local b = table.remove(runs, cheapest)
+    local b = remove(runs, cheapest)
     local a = runs[cheapest - 1]
-    a.last, a.count = b.last, math.max(a.count, b.count)
+    a.last, a.count = b.last, max(a.count, b.count)
     join(runs, cheapest)
     join(runs, cheapest - 1)
   end
@@ -171,7 +175,7 @@ local function converted(period, limit, others, born, clock)
     if exact >= 0 then
       for i = first, last do add(section, window_of(section, i * old.period), count) end
     else
-      count = math.min(count * ceil_div(period, old.period), MOST)
+      count = min(count * ceil_div(period, old.period), MOST)
       first, last = window_of(section, first * old.period), window_of(section, last * old.period)
       add(section, first, count)
       if first < last then
@@ -182,9 +186,9 @@ local function converted(period, limit, others, born, clock)
     end
   end
   local window = window_of(section, clock)
-  local gone = window_of(old, clock) - window_of(old, math.max(born, window * period))
+  local gone = window_of(old, clock) - window_of(old, max(born, window * period))
   local spare = allows(period, limit, old.period, old.limit) - limit
-  local past = math.min(gone * old.limit - spare, limit)
+  local past = min(gone * old.limit - spare, limit)
   if past > 0 then add(section, window, past) end
   bound(section.runs)
   return section
@@ -194,7 +198,7 @@ end
 local function stored(raw)
   if #raw < 19 then return nil end
   local version, kind, n, born, clock = struct.unpack(HEAD, raw)
-  if version ~= VERSION or kind ~= fixed_window.kind or n < 1 or n > MAX_SECTIONS then return nil end
+  if version ~= VERSION or kind ~= M.kind or n < 1 or n > MAX_SECTIONS then return nil end
   if born < 0 or born > clock or clock >= EXACT then return nil end
   local sections, at = {}, 20
   for s = 1, n do
@@ -221,18 +225,15 @@ local function stored(raw)
   return sections, born, clock
 end
 
-function fixed_window.rule(entries, from)
-  local count, period, next = unpack_from('<dd', entries, from)
-  return { count = count, period = period }, next
+function M.rule(text, from)
+  local count, period = struct.unpack('<dd', text, from)
+  return { count = count, period = period }
 end
 
-function fixed_window.same(a, b) return a.count == b.count and a.period == b.period end
-
-fixed_window.names = 'ticks'
-function fixed_window.ramp(rule) return rule.period, rule.count, rule.count end
+function M.ramp(rule) return rule.period, rule.count, rule.count end
 
 -- nil for a value that this version did not write
-function fixed_window.read(raw, now, rule)
+function M.read(raw, now, rule)
   local open = { rule = rule, now = now, clock = now, floor = now, born = now, others = {} }
   local period = rule.period
   open.own = new_section(period, now)
@@ -240,10 +241,10 @@ function fixed_window.read(raw, now, rule)
   local sections, born, clock = stored(raw)
   if not sections then return nil end
   local written = clock
-  clock = math.max(now, written)
+  clock = max(now, written)
   local last, own, others = 0, nil, {}
   for _, section in ipairs(sections) do
-    last = math.max(last, end_of(section))
+    last = max(last, end_of(section))
     if section.period == period then own = own or section else others[#others + 1] = section end
   end
   local is_known = clock < last + KNOWN_PAST
@@ -257,14 +258,14 @@ function fixed_window.read(raw, now, rule)
     local section = others[i] or open.own
     forget_past(section, clock)
     if now < clock then
-      open.floor = math.max(open.floor, window_of(section, clock) * section.period)
+      open.floor = max(open.floor, window_of(section, clock) * section.period)
     end
   end
   return open
 end
 
-function fixed_window.earliest(open, from, cost)
-  local at, own, others = math.max(open.now + from, open.floor), open.own, open.others
+function M.earliest(open, from, cost)
+  local at, own, others = max(open.now + from, open.floor), open.own, open.others
   local count, most = open.rule.count, open.rule.count - cost
   while true do
     local before = at
@@ -279,8 +280,8 @@ end
 
 local function reset_after(open)
   local last = end_of(open.own)
-  for _, section in ipairs(open.others) do last = math.max(last, end_of(section)) end
-  return math.max(last - open.now, 0)
+  for _, section in ipairs(open.others) do last = max(last, end_of(section)) end
+  return max(last - open.now, 0)
 end
 
 local function used(open)
@@ -296,7 +297,7 @@ local function used(open)
   open.others = others
 end
 
-function fixed_window.take(open, start, cost)
+function M.take(open, start, cost)
   used(open)
   for i = 0, #open.others do
     local section = open.others[i] or open.own
@@ -306,7 +307,7 @@ function fixed_window.take(open, start, cost)
   return start, 0, open.born, open.clock
 end
 
-function fixed_window.refund(open, whole, _, born, aux, cost)
+function M.refund(open, whole, _, born, aux, cost)
   local clock, period = open.clock, open.rule.period
   if born ~= open.born or not holds(open.own, whole, aux, period, cost, clock) then return false end
   used(open)
@@ -325,30 +326,30 @@ function fixed_window.refund(open, whole, _, born, aux, cost)
   return true
 end
 
-function fixed_window.is_taken_after(open, next)
+function M.is_taken_after(open, next)
   local last = open.own.runs[#open.own.runs]
   return last and last.last > window_of(open.own, open.now + next)
 end
 
 -- remaining, next, reset_after
-function fixed_window.level(open)
-  local next = fixed_window.earliest(open, 0, 1)
+function M.level(open)
+  local next = M.earliest(open, 0, 1)
   local count = open.rule.count
   local room = count - count_in(open.own, window_of(open.own, open.now))
   for i = 1, #open.others do
     local other = open.others[i]
     local all = allows(other.period, other.limit, open.own.period, count)
-    room = math.min(room, all - count_in(other, window_of(other, open.now)))
+    room = min(room, all - count_in(other, window_of(other, open.now)))
   end
   return next == 0 and room or 0, next, reset_after(open)
 end
 
 -- the value to keep and for how many µs it matters; nil when it equals an absent one
-function fixed_window.write(open)
+function M.write(open)
   local ttl = reset_after(open)
   if ttl <= 0 then return nil end
   local parts = {
-    struct.pack(HEAD, VERSION, fixed_window.kind, #open.others + 1, open.born, open.clock)
+    struct.pack(HEAD, VERSION, M.kind, #open.others + 1, open.born, open.clock)
   }
   for i = 0, #open.others do
     local section = open.others[i] or open.own
@@ -360,5 +361,4 @@ function fixed_window.write(open)
   end
   return table.concat(parts), ttl
 end
-return fixed_window
-end
+return M

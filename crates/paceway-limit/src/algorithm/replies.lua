@@ -1,33 +1,109 @@
--- The numbers of a reply, as entries.lua lists them, and the texts among them. There is room for the numbers of one entry at
--- once: a table that grows number by number is copied again and again.
-local reply, texts = { nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil }, nil
+-- The reply of a call: the integers of all entries as doubles in one string, as `wire.rs` lists them, and texts. With texts or a
+-- new epoch the reply is a list of this string, the texts, and the epoch.
 
-local function push(a, b)
-  reply[#reply + 1] = a
-  if b then reply[#reply + 1] = b end
+local reserve, states = require 'reserve', require 'state'
+local M = {}
+
+local pack, rep, unpack = struct.pack, string.rep, unpack
+-- The code of a reply is greater by this if its limiter is paused: then the level has a fourth number.
+local PAUSED = 10
+-- Lua passes a few thousand arguments at most.
+local MOST = 1000
+
+local numbers, n, texts = {}, 0, nil
+-- The forms of replies by their lengths.
+local forms = {}
+
+-- Begins the reply of a call at the instant `now`.
+function M.begin(now)
+  n, texts = 1, nil
+  numbers[1] = now
 end
 
-local function push_part(part)
-  local n = #reply
-  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = part[1], part[2], part[3], part[4], part[5]
+function M.push(number)
+  n = n + 1
+  numbers[n] = number
 end
 
-local function push_decision(code, at, retry_after, bound, remaining, next, reset_after, paused)
-  local n = #reply
-  if paused > 0 then code = code + 10 end
-  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = code, at, retry_after, bound
-  reply[n + 5], reply[n + 6], reply[n + 7] = remaining, next, reset_after
-  if paused > 0 then reply[n + 8] = paused end
+function M.push_pair(a, b)
+  numbers[n + 1], numbers[n + 2] = a, b
+  n = n + 2
+end
+
+-- KEYS[k] holds a value that this version did not write.
+function M.push_foreign(k) M.push_pair(-1, k) end
+
+function M.push_text(text)
+  texts = texts or {}
+  texts[#texts + 1] = text
+end
+
+function M.push_part(part)
+  numbers[n + 1], numbers[n + 2], numbers[n + 3], numbers[n + 4], numbers[n + 5] = part[1], part[2], part[3], part[4], part[5]
+  n = n + 5
+end
+
+function M.push_level(code, remaining, next, reset_after, paused)
+  numbers[n + 1], numbers[n + 2], numbers[n + 3], numbers[n + 4] = code, remaining, next, reset_after
+  n = n + 4
+  if paused > 0 then
+    numbers[n - 3] = code + PAUSED
+    M.push(paused)
+  end
+end
+
+-- Returns where the wait until the next try is, which may be replaced.
+function M.push_decision(code, at, retry_after, bound, remaining, next, reset_after, paused)
+  local first = n + 1
+  if paused > 0 then code = code + PAUSED end
+  numbers[n + 1], numbers[n + 2], numbers[n + 3], numbers[n + 4] = code, at, retry_after, bound
+  numbers[n + 5], numbers[n + 6], numbers[n + 7] = remaining, next, reset_after
+  n = n + 7
+  if paused > 0 then M.push(paused) end
+  return first + 2
 end
 
 -- The outcome of `decide`.
-local function push_decided(wants, at, retry_after, bound, parts, deadline, ask_after)
+function M.push_decided(wants, at, retry_after, bound, parts, deadline, ask_after)
+  local place
   if parts and at == 0 and #wants > 1 then
-    push_decision(1, at, retry_after, lazy.tightest(wants))
+    place = M.push_decision(1, at, retry_after, reserve.tightest(wants))
   else
     local code, want = parts and 1 or deadline and 2 or 0, wants[bound]
-    push_decision(code, at, retry_after, bound, level_of(want.state, want.enforce))
+    place = M.push_decision(code, at, retry_after, bound, states.level(want.state, want.enforce))
   end
-  if deadline then push(deadline, ask_after) end
-  for i = 1, parts and #parts or 0 do push_part(parts[i]) end
+  if deadline then M.push_pair(deadline, ask_after) end
+  for i = 1, parts and #parts or 0 do M.push_part(parts[i]) end
+  return place
 end
+
+-- Replaces a number of the reply.
+function M.replace(place, number) numbers[place] = number end
+
+-- The reply, with the epoch if the gateway does not know it.
+function M.finish(new_epoch)
+  local told
+  if n <= MOST then
+    local form = forms[n]
+    if not form then
+      form = '<' .. rep('d', n)
+      forms[n] = form
+    end
+    told = pack(form, unpack(numbers, 1, n))
+  else
+    local parts = {}
+    for first = 1, n, MOST do
+      local last = first + MOST - 1 < n and first + MOST - 1 or n
+      parts[#parts + 1] = pack('<' .. rep('d', last - first + 1), unpack(numbers, first, last))
+    end
+    told = table.concat(parts)
+    numbers = {}
+  end
+  if not new_epoch and not texts then return told end
+  texts = texts or {}
+  table.insert(texts, 1, told)
+  texts[#texts + 1] = new_epoch
+  return texts
+end
+
+return M

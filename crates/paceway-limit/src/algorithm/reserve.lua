@@ -7,9 +7,20 @@
 --   start        where its permits begin, as `earliest` answered
 --   turn         of a request that waits for a concurrency permit in turns
 
+local call, common, states = require 'call', require 'common', require 'state'
+local M = {}
+
+local MAX_BUDGET, max, min, earliest_of = common.MAX_BUDGET, math.max, math.min, states.earliest
+-- The wait that a request without a concurrency permit is advised: the time at which one becomes free is
+-- unknown.
+local RETRY = 1000000
+-- A request that is granted a concurrency permit keeps it while it waits for rate permits, if that wait is at
+-- most this long, µs.
+local KEPT = 500000
+
 -- The first instant from `from` on at which all enforcing rate limiters can grant, and the limiter that made
 -- it so late.
-local function common(wants, from)
+local function common_instant(wants, from)
   local at, bound, enforcing = from, 1, 0
   for i = 1, #wants do
     if wants[i].is_permits then enforcing = enforcing + 1 end
@@ -19,13 +30,78 @@ local function common(wants, from)
     for i = 1, #wants do
       local want = wants[i]
       if want.is_permits then
-        local earliest, start = earliest_of(want, at > MAX_BUDGET and MAX_BUDGET or at)
+        local earliest, start = earliest_of(want.state, true, at > MAX_BUDGET and MAX_BUDGET or at, want.cost)
         want.start = start
         if earliest > at then at, bound, later = earliest, i, true end
       end
     end
   until not later or enforcing <= 1
   return at, bound
+end
+
+-- By how much a request that comes at `from` would wait longer in this limiter alone than its queue allows,
+-- µs. The wait for the end of a pause is no wait in the queue.
+local function excess(want, from)
+  local open = want.state.open
+  local longest = open.longest_wait
+  if not longest then return 0 end
+  local earliest = earliest_of(want.state, want.enforce, min(from, MAX_BUDGET), want.cost)
+  local paused = open.gate and want.enforce and open.gate.stop - call.now or 0
+  if earliest - max(from, paused) > longest then return earliest - from - longest end
+  return 0
+end
+
+-- The first instant from `retry_after` on at which no queue is too long for the request and which is within
+-- the budget, and the limiter that made it so late: `bound` when none did.
+local function fitting_all_queues(wants, budget, retry_after, bound)
+  while true do
+    local before = retry_after
+    for i = 1, #wants do
+      local more = wants[i].is_permits and excess(wants[i], retry_after) or 0
+      if more > 0 then retry_after, bound = retry_after + more, i end
+    end
+    if retry_after == before then return retry_after, bound end
+    local at, i = common_instant(wants, retry_after)
+    if at - budget > retry_after then retry_after, bound = at - budget, i end
+  end
+end
+
+-- Whether every concurrency limiter has a free permit: true; or the want that has none and, when it may wait
+-- for one, until when and when to ask again; else the wait until the next try. A paused limiter has no free
+-- permit, not even for a request that was notified.
+local function concurrent(wants, budget, at, ticket)
+  local taken
+  for i = 1, #wants do
+    local want = wants[i]
+    if want.enforce and want.state.algorithm.lease then
+      local algorithm, open = want.state.algorithm, want.state.open
+      if open.gate then
+        -- A request that waits in the queue of a paused limiter keeps its place.
+        want.free = algorithm.holds(open, ticket)
+        taken = taken or i
+      else
+        want.free = algorithm.is_free(open, ticket)
+        if not want.free then taken = taken or i end
+      end
+    end
+  end
+  if not taken and at <= KEPT then return true end
+  for i = 1, #wants do
+    local state = wants[i].state
+    if wants[i].free then
+      state.algorithm.refund(state.open, ticket.gateway, ticket.number, ticket.deadline)
+      state.dirty = true
+    end
+  end
+  if not taken then return true end
+  local algorithm, open = wants[taken].state.algorithm, wants[taken].state.open
+  local deadline, ask_after
+  if budget > 0 then deadline, ask_after = algorithm.enqueue(open, ticket, budget, wants[taken].turn) end
+  if deadline then return taken, deadline, ask_after end
+  if not open.gate then return taken, nil, nil, RETRY end
+  -- It must not be notified when the pause ends: it is refused now.
+  algorithm.refund(open, ticket.gateway, ticket.number, ticket.deadline)
+  return taken, nil, nil, max(open.gate.stop - call.now, algorithm.has_room(open) and 1 or RETRY)
 end
 
 local function take(wants, at, budget, ticket)
@@ -44,16 +120,11 @@ local function take(wants, at, budget, ticket)
         parts[i] = { -1, 0, 0, 0, 0 }
       end
     elseif enforce then
-      if open.gate then
-        parts[i] = { at, lazy.gates.take(open.gate, algorithm, open, want.start, want.cost) }
-      else
-        parts[i] = { at, algorithm.take(open, want.start, want.cost) }
-      end
+      parts[i] = { at, states.take(state, want.start, want.cost) }
       if at > 0 and algorithm.promise then algorithm.promise(open, at, want.start) end
-      state.dirty = true
     else
       local would, start = algorithm.earliest(open, 0, want.cost)
-      if would > budget or open.longest_wait and lazy.own_queues.excess(want, 0) > 0 then
+      if would > budget or open.longest_wait and excess(want, 0) > 0 then
         parts[i] = { -1, 0, 0, 0, 0 }
       else
         parts[i] = { would, algorithm.take(open, start, want.cost) }
@@ -65,9 +136,9 @@ local function take(wants, at, budget, ticket)
 end
 
 -- Returns at, retry_after, bound, parts, deadline, ask_after.
-local function decide(wants, budget, ticket)
+function M.decide(wants, budget, ticket)
   if budget > MAX_BUDGET then budget = MAX_BUDGET end
-  local at, bound = common(wants, 0)
+  local at, bound = common_instant(wants, 0)
   local retry_after, has_queue, has_lease = at > budget and at - budget or 0, false, false
   for i = 1, #wants do
     local want = wants[i]
@@ -75,10 +146,28 @@ local function decide(wants, budget, ticket)
       if not want.is_permits then has_lease = true elseif want.state.open.longest_wait then has_queue = true end
     end
   end
-  if has_queue then retry_after, bound = lazy.own_queues.fitting_all(wants, budget, retry_after, bound) end
+  if has_queue then retry_after, bound = fitting_all_queues(wants, budget, retry_after, bound) end
   if retry_after > 0 then return at, retry_after, bound, nil end
   local full, deadline, ask_after, retry = true, nil, nil, nil
-  if ticket and has_lease then full, deadline, ask_after, retry = lazy.concurrent(wants, budget, at, ticket) end
+  if ticket and has_lease then full, deadline, ask_after, retry = concurrent(wants, budget, at, ticket) end
   if full == true then return at, 0, bound, take(wants, at, budget, ticket) end
   return at, deadline and 0 or retry, full, nil, deadline, ask_after
 end
+
+-- For a request that no limiter delayed: the rate limiter that has the fewest permits left, among equals the
+-- first; and its level.
+function M.tightest(wants)
+  local bound, least, next, reset, paused = 1, states.level(wants[1].state, wants[1].enforce)
+  if not wants[1].is_permits then return bound, least, next, reset, paused end
+  for i = 2, #wants do
+    if wants[i].is_permits then
+      local remaining, its_next, its_reset, its_pause = states.level(wants[i].state, true)
+      if remaining < least then
+        bound, least, next, reset, paused = i, remaining, its_next, its_reset, its_pause
+      end
+    end
+  end
+  return bound, least, next, reset, paused
+end
+
+return M

@@ -4,7 +4,6 @@
 
 mod changes;
 mod exact;
-mod script;
 mod side_by_side;
 mod together;
 mod upstream;

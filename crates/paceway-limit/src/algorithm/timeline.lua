@@ -1,10 +1,9 @@
 -- A virtual line of time on which permits own disjoint intervals, reserved ahead. Twin of timeline.rs, which
 -- explains it: same names, same order, same arithmetic. Pure: no redis.call.
--- The branch of both buckets begins here and ends in leaky_bucket.lua.
 --
 -- An open state is a table, everything in ticks from now:
---   rule   { per, den, most, saved, ... }   ticks a permit, ticks a µs, the greatest cost, the permits that an idle line
---          grants at once
+--   rule   { kind, per, den, most, saved, ... }   the letter of its algorithm, ticks a permit, ticks a µs, the greatest cost,
+--          the permits that an idle line grants at once
 --   now    µs    of the store's clock
 --   born   µs    when the state came into being
 --   tail   tick  end of the reserved line
@@ -17,10 +16,16 @@
 -- gap, mark and so much more as is free, `to` and reach. A gateway of before these pairs takes them for holes that are past.
 -- Pace::new keeps every sum below 2^53.
 
+local common, credits, holes_of = require 'common', require 'timeline.credit', require 'timeline.holes'
+local M = {}
 
-if part == 84 or part == 76 then -- 'T', 'L'
-local kind = part
+local floor, max, min, pack, unpack_from = math.floor, math.max, math.min, struct.pack, struct.unpack
+local VERSION, MAX_BUDGET = common.VERSION, common.MAX_BUDGET
 local HEAD, HOLE, MOVED, CREDIT = '<BBi8i8i8i8i8i8i8', '<i8i8', 32, '<i8i8i8i8i8i8i8'
+local TOKEN_BUCKET = 84
+
+-- Where the birth of a line is in its stored state.
+M.BORN_AT = 43
 
 -- `start`, or `from` (µs) when `start` is a µs or more before it.
 local function clip(rule, start, from)
@@ -29,37 +34,37 @@ local function clip(rule, start, from)
   return start
 end
 
-local function reset_after(open)
+function M.reset_after(open)
   local tail, den = open.tail, open.rule.den
   local after = -floor(-tail / den) + (tail % den ~= 0 and 1 or 0)
   return after > 0 and after or 0
 end
 
-local function free(open, from, length)
+function M.free(open, from, length)
   local rule, holes = open.rule, open.holes
   local too_early = (from - 1) * rule.den
   for i = 1, #holes, 2 do
     -- A request that left may have started less than a µs before `from`, which a larger hole does not show.
-    local s = math.min(clip(rule, holes[i], from), holes[i + 1] - length)
+    local s = min(clip(rule, holes[i], from), holes[i + 1] - length)
     if s >= holes[i] and s > too_early then return s end
   end
   return clip(rule, open.tail, from)
 end
 
-local function take(open, start, cost)
-  if open.credit then return lazy.credit.take(open, start, cost) end
+function M.take(open, start, cost)
+  if open.credit then return credits.take(open, start, cost) end
   local rule, holes, tail = open.rule, open.holes, open.tail
   local stop = start + cost * rule.per
   if #holes > 0 or start - tail >= rule.per then
-    lazy.holes.take(open, start, stop)
+    holes_of.take(open, start, stop)
   else
     open.tail = stop
   end
   return open.now + floor(start / rule.den), start % rule.den, open.born, 0
 end
 
-local function used_up(rule, now, _, to)
-  return pack(HEAD, VERSION, kind, rule.per, rule.den, rule.most, to, 0, now, now)
+function M.used_up(rule, now, _, to)
+  return pack(HEAD, VERSION, rule.kind, rule.per, rule.den, rule.most, to, 0, now, now)
 end
 
 -- The credit of a stored state whose tail is at `whole`, and where its holes begin. One that a gateway of before wrote says
@@ -76,26 +81,26 @@ local function credit_of(raw, whole)
 end
 
 -- nil for a value that this version did not write
-local function read(raw, now, rule)
-  local open = { rule = rule, now = now, born = now, tail = 0, holes = {}, kept = false, horizon = 0 }
+function M.read(raw, now, rule)
+  local open = { rule = rule, now = now, born = now, tail = 0, holes = {}, exists = false }
   if not raw then return open end
   if #raw < 58 then return nil end
   local version, its_kind, per, den, most, whole, ticks, born, written = unpack_from(HEAD, raw)
-  local credit, first = nil, 59
-  if kind == 84 and its_kind == kind + MOVED and #raw >= 66 then
+  local kind, credit, first = rule.kind, nil, 59
+  if kind == TOKEN_BUCKET and its_kind == kind + MOVED and #raw >= 66 then
     its_kind, credit, first = kind, credit_of(raw, whole)
   end
   if version ~= VERSION or its_kind ~= kind or (#raw + 1 - first) % 16 ~= 0 then return nil end
   if per < den or den < 1 or most < 1 then return nil end
   local far = floor(most * per / den) + 2 * MAX_BUDGET
-  local tail = clamp(whole - now, far) * den + ticks
+  local tail = common.clamp(whole - now, far) * den + ticks
   if tail <= -den then return open end
   if per ~= rule.per or den ~= rule.den or most ~= rule.most then
-    local old = { per = per, den = den, most = most, saved = kind == 84 and most or 1 }
-    local new_tail = lazy.conversion(open.holes, raw, first, tail, now - written, old, rule)
+    local old = { per = per, den = den, most = most, saved = kind == TOKEN_BUCKET and most or 1 }
+    local new_tail = require 'timeline.conversion'(open.holes, raw, first, tail, now - written, old, rule)
     if new_tail then
       open.tail, open.born = new_tail, credit and credit.moved + credit.free > 0 and now or born
-      if rule.saved > 1 then open.credit = lazy.credit.after_change(credit, old, tail, now) end
+      if rule.saved > 1 then open.credit = credits.after_change(credit, old, tail, now) end
     end
     return open
   end
@@ -104,24 +109,24 @@ local function read(raw, now, rule)
   for at = first, #raw, 16 do
     local s, e = unpack_from(HOLE, raw, at)
     s, e = tail - s, tail - e
-    if e - math.max(s, 1 - rule.den) >= rule.per then
+    if e - max(s, 1 - rule.den) >= rule.per then
       holes[#holes + 1] = s
       holes[#holes + 1] = e
     end
   end
-  if credit then lazy.credit.tidy(open) end
+  if credit then credits.tidy(open) end
   return open
 end
 
 -- The value to keep and for how many µs it matters; nil when it equals an absent one.
-local function write(open)
-  local ttl = reset_after(open)
+function M.write(open)
+  local ttl = M.reset_after(open)
   if ttl <= 0 then return nil end
   local rule, holes, tail, credit = open.rule, open.holes, open.tail, open.credit
   if credit and credit.moved + credit.free == 0 and credit.promised <= open.now then credit = nil end
-  local its_kind = credit and kind + MOVED or kind
+  local kind = credit and rule.kind + MOVED or rule.kind
   local whole = open.now + floor(tail / rule.den)
-  local raw = pack(HEAD, VERSION, its_kind, rule.per, rule.den, rule.most, whole, tail % rule.den, open.born, open.now)
+  local raw = pack(HEAD, VERSION, kind, rule.per, rule.den, rule.most, whole, tail % rule.den, open.born, open.now)
   if credit then
     local promised, mark, to = credit.promised, credit.mark, credit.to
     raw = raw .. pack(CREDIT, credit.moved, promised, promised + credit.gap, mark, mark + credit.free, to, credit.reach)
@@ -131,3 +136,5 @@ local function write(open)
   for i = 1, #holes, 2 do parts[#parts + 1] = pack(HOLE, tail - holes[i], tail - holes[i + 1]) end
   return table.concat(parts), ttl
 end
+
+return M

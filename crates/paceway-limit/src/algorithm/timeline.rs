@@ -262,18 +262,11 @@ impl Timeline {
 
     /// A line that was never moved, from the numbers that a store reports; `None` when no line can have these
     /// numbers.
-    pub(super) fn reported(
-        pace: Pace,
-        now: Micros,
-        (tail, born): (i64, Micros),
-        holes: Vec<(i64, i64)>,
-    ) -> Option<Self> {
+    pub(super) fn reported(pace: Pace, now: Micros, tail: i64, born: Micros) -> Option<Self> {
         let far = (pace.far() + 1) * pace.den;
-        let known = (0..EXACT).contains(&now) && (0..EXACT).contains(&born);
-        let is_hole =
-            |(start, end): &(i64, i64)| *end <= tail && pace.left(*start, *end) >= pace.per;
-        let is_one = known && (1 - pace.den..=far).contains(&tail) && holes.iter().all(is_hole);
-        is_one.then_some(Self { pace, now, born, credit: None, tail, holes })
+        let is_known = (0..EXACT).contains(&now) && (0..EXACT).contains(&born);
+        let is_one = is_known && (1 - pace.den..=far).contains(&tail);
+        is_one.then_some(Self { pace, now, born, credit: None, tail, holes: Vec::new() })
     }
 
     /// The start of the first free interval of `length` ticks from `from` on (µs from now).

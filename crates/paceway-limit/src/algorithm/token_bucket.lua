@@ -1,41 +1,78 @@
 -- Token bucket as a generic cell rate algorithm with reservations. Twin of token_bucket.rs, which
 -- explains the rule: same names, same order, same arithmetic. Pure: no redis.call.
 --
--- A rule is { per, den, most, saved }: most is the burst. States are those of timeline.lua, where this branch begins.
-if kind == 84 then
-local function earliest(open, from, cost)
+-- A rule is { kind, per, den, most, saved }: most is the burst. States are those of timeline.lua.
+
+local common, credits, timeline = require 'common', require 'timeline.credit', require 'timeline'
+local floor, max, min, unpack_from = math.floor, math.max, math.min, struct.unpack
+
+local M = {
+  kind = 84, lease = false, names = 'aux', born_at = timeline.BORN_AT,
+  read = timeline.read, write = timeline.write, used_up = timeline.used_up, take = timeline.take,
+}
+
+function M.rule(text, from)
+  local per, den, most = unpack_from('<ddd', text, from)
+  return { kind = M.kind, per = per, den = den, most = most, saved = most }
+end
+
+function M.ramp(rule) return rule.per, rule.den, rule.most end
+
+function M.earliest(open, from, cost)
   local rule = open.rule
   local length = cost * rule.per
-  local start = free(open, from, length)
+  local start = timeline.free(open, from, length)
   local at = -floor(-(start + length - rule.most * rule.per) / rule.den)
   if at <= from then return from, start end
   -- Permits that came back are granted for now alone.
-  local came_back = from == 0 and open.credit and lazy.credit.free_in_credit(open, length)
+  local came_back = from == 0 and open.credit and credits.free_in_credit(open, length)
   if came_back then return 0, came_back end
   return at, start
 end
 
--- The last two are those of block.rs.
-local function refund(open, whole, ticks, born, _, cost)
+-- The numbers are those of block.rs.
+function M.refund(open, whole, ticks, born, _, cost)
   local rule = open.rule
   local has_blocks = rule.per * 1000 <= rule.den * 1000000 and rule.most >= 4
-  return lazy.credit.settle(open, whole, ticks, born, cost, has_blocks and 500000 or 0)
+  return credits.settle(open, whole, ticks, born, cost, has_blocks and 500000 or 0)
 end
 
-local function promise(open, at, start)
+function M.promise(open, at, start)
   local rule = open.rule
-  if start - at * rule.den < rule.most * rule.per then lazy.credit.promise(open, at, start) end
+  if start - at * rule.den < rule.most * rule.per then credits.promise(open, at, start) end
 end
 
-local function promised_after(open, at)
+function M.promised_after(open, at)
   local rule, from = open.rule, at - open.now
-  if from > MAX_BUDGET then return 0 end
-  local full = math.max(from, 0) * rule.den + rule.most * rule.per
-  return math.max(ceil_div(open.tail - full, rule.per), 0)
+  if from > common.MAX_BUDGET then return 0 end
+  local full = max(from, 0) * rule.den + rule.most * rule.per
+  return max(common.ceil_div(open.tail - full, rule.per), 0)
+end
+
+-- Takes permits for requests that cost the same, one after the other, as far as their budgets allow: `budgets` has one number for
+-- each, or none where all are the `least`. Returns how many are admitted, which are those that `reserve.decide` admits (a test
+-- compares): without holes one step of the tail decides all of them. nil where the line is more than its tail, or remembers
+-- requests that wait near their permits (`promise`).
+function M.take_alike(open, cost, requests, least, budgets)
+  local rule, tail = open.rule, open.tail
+  if open.credit or #open.holes > 0 or cost > 1 and cost * 4 > rule.most then return nil end
+  local den, length, room = rule.den, cost * rule.per, rule.most * rule.per - tail
+  local admitted = floor((min(least, common.MAX_BUDGET) * den + room) / length)
+  if admitted < 0 then admitted = 0 end
+  if admitted >= requests then
+    admitted = requests
+  elseif budgets ~= '' then
+    for i = admitted, requests - 1 do
+      local budget = min(unpack_from('<d', budgets, 8 * i + 1), common.MAX_BUDGET)
+      if (admitted + 1) * length - room <= budget * den then admitted = admitted + 1 end
+    end
+  end
+  open.tail = tail + admitted * length
+  return admitted
 end
 
 -- remaining, next, reset_after
-local function level(open)
+function M.level(open)
   local rule, holes, remaining = open.rule, open.holes, 0
   local full, per = rule.most * rule.per, rule.per
   -- after the holes comes what is left from the tail on
@@ -49,18 +86,8 @@ local function level(open)
     remaining = remaining + (permits > last and permits or last)
   end
   if open.credit then remaining = remaining + floor(open.credit.free / per) end
-  local next = earliest(open, 0, 1)
-  return remaining, next, reset_after(open)
+  local next = M.earliest(open, 0, 1)
+  return remaining, next, timeline.reset_after(open)
 end
 
-return {
-  kind = 84, lease = false, names = 'aux', born_at = 43, earliest = earliest, take = take, level = level,
-  read = read, write = write, used_up = used_up, refund = refund, promise = promise, promised_after = promised_after,
-  rule = function(entries, from)
-    local per, den, most, next = unpack_from('<ddd', entries, from)
-    return { per = per, den = den, most = most, saved = most }, next
-  end,
-  same = function(a, b) return a.per == b.per and a.den == b.den and a.most == b.most end,
-  ramp = function(rule) return rule.per, rule.den, rule.most end,
-}
-end
+return M

@@ -94,12 +94,6 @@ impl TokenBucket {
         [self.per, self.den, self.burst]
     }
 
-    /// The greatest distance between a state of this rule and now, µs; [`Pace::far`] gives the reason.
-    #[cfg(feature = "redis")]
-    pub(crate) fn far(&self) -> Micros {
-        self.pace().far()
-    }
-
     /// How far after its instant the interval of a grant can end, µs: the time in which a full bucket
     /// refills.
     pub(super) fn longest_debt(&self) -> Micros {
@@ -132,15 +126,10 @@ impl Open {
         Self { rule, line: Timeline::new(state, now, rule.pace(), |pace| pace.most) }
     }
 
-    /// The open state of a bucket that was never moved, from the numbers that the script reports; `None` when no such bucket
-    /// has these numbers.
-    pub fn reported(
-        rule: TokenBucket,
-        now: Micros,
-        tail_and_birth: (i64, Micros),
-        holes: Vec<(i64, i64)>,
-    ) -> Option<Self> {
-        let line = Timeline::reported(rule.pace(), now, tail_and_birth, holes)?;
+    /// The open state of a bucket without holes that was never moved, from the tail and the birth that the script reports; `None`
+    /// when no such bucket has these numbers.
+    pub fn reported(rule: TokenBucket, now: Micros, tail: i64, born: Micros) -> Option<Self> {
+        let line = Timeline::reported(rule.pace(), now, tail, born)?;
         Some(Self { rule, line })
     }
 

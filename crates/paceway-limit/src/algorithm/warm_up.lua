@@ -14,13 +14,16 @@
 -- factor, tail in µs, its ticks, born, written, cold, and for each hole its start and end in ticks before the
 -- tail and its coldness. WarmUp::new keeps every sum below 2^53.
 
-if part == 87 then
-local warm_up = { kind = 87, lease = false, born_at = 59 }
+local common = require 'common'
+local M = { kind = 87, lease = false, born_at = 59 }
+
+local ceil, floor, max, min, insert, remove = math.ceil, math.floor, math.max, math.min, table.insert, table.remove
+local VERSION, MAX_BUDGET, ceil_div = common.VERSION, common.MAX_BUDGET, common.ceil_div
 
 local HEAD, HOLE = '<BBi8i8i8i8i8i8i8i8i8i8', '<i8i8i8'
-function warm_up.used_up(rule, now, _, to)
+function M.used_up(rule, now, _, to)
   return struct.pack(
-    HEAD, VERSION, warm_up.kind, rule.per, rule.den, rule.most, rule.window, rule.factor,
+    HEAD, VERSION, M.kind, rule.per, rule.den, rule.most, rule.window, rule.factor,
     to, 0, now, now, rule.window)
 end
 
@@ -31,9 +34,9 @@ local function clip(rule, start, from)
   return start
 end
 
-local function slack_of(rule) return math.min(2 * rule.den + 2, math.floor(rule.per / 4)) end
+local function slack_of(rule) return min(2 * rule.den + 2, floor(rule.per / 4)) end
 
-local function absolute(rule, now, tick) return now + math.floor(tick / rule.den), tick % rule.den end
+local function absolute(rule, now, tick) return now + floor(tick / rule.den), tick % rule.den end
 
 local function with_curve(rule)
   local factor = rule.factor / 1000
@@ -44,28 +47,28 @@ local function with_curve(rule)
 end
 
 local function far(rule)
-  return math.floor((rule.most * rule.per + rule.window) / rule.den) + 2 * MAX_BUDGET
+  return floor((rule.most * rule.per + rule.window) / rule.den) + 2 * MAX_BUDGET
 end
 
 local function spend(rule, cold, cost)
   local stable = cost * rule.per
   local used, threshold = stable * rule.fall, rule.threshold
-  local above = math.max(cold - threshold, 0)
-  local left = math.max(cold - used - threshold, 0)
+  local above = max(cold - threshold, 0)
+  local left = max(cold - used - threshold, 0)
   local extra = (above - left) * (above + left) * rule.steep
-  return stable + math.ceil(extra), math.max(cold - math.floor(used), 0)
+  return stable + ceil(extra), max(cold - floor(used), 0)
 end
 
-local function idle(rule, cold, span) return math.min(cold + span, rule.window) end
+local function idle(rule, cold, span) return min(cold + span, rule.window) end
 
 local function coldness_after(rule, cold, busy, was, is)
   local shifted = cold + is - was
   if cold == 0 and is > was then
-    local above = math.max(was - rule.threshold, 0)
+    local above = max(was - rule.threshold, 0)
     local used = (busy - above * above * rule.steep) * rule.fall
-    shifted = math.min(shifted, is - math.floor(used))
+    shifted = min(shifted, is - floor(used))
   end
-  return math.max(math.min(shifted, rule.window), 0)
+  return max(min(shifted, rule.window), 0)
 end
 
 local function span(hole) return hole.stop - hole.start end
@@ -84,7 +87,7 @@ local function reset_after(open)
   local den = open.rule.den
   local part = open.tail % den ~= 0 and 1 or 0
   local cold = ceil_div(open.tail + open.rule.window - open.cold, den)
-  return math.max(cold, ceil_div(open.tail, den) + part, 0)
+  return max(cold, ceil_div(open.tail, den) + part, 0)
 end
 
 local function spread(open, first, stop, was, is)
@@ -103,31 +106,31 @@ local function tidy(open)
   for _, hole in ipairs(open.holes) do
     if place(open.rule, hole, 0, 1) then kept[#kept + 1] = hole end
   end
-  while #kept > MAX_HOLES do
+  while #kept > common.MAX_HOLES do
     local shortest = 1
     for i, hole in ipairs(kept) do
       if span(hole) <= span(kept[shortest]) then shortest = i end
     end
-    table.remove(kept, shortest)
+    remove(kept, shortest)
   end
   open.holes = kept
 end
 
 local function converted(tail, cold, old, new)
-  cold = idle(old, cold, math.max(-tail, 0))
+  cold = idle(old, cold, max(-tail, 0))
   local owed = tail / old.per
   local most = new.most * new.per + new.window + MAX_BUDGET * new.den
-  tail = math.min(math.max(math.ceil(owed * new.per), 0), most)
-  cold = math.ceil(cold / old.window * new.window)
-  return tail, math.min(cold, new.window)
+  tail = min(max(ceil(owed * new.per), 0), most)
+  cold = ceil(cold / old.window * new.window)
+  return tail, min(cold, new.window)
 end
 
-function warm_up.rule(entries, from)
-  local per, den, most, window, factor, next = unpack_from('<ddddd', entries, from)
-  return with_curve({ per = per, den = den, most = most, window = window, factor = factor }), next
+function M.rule(text, from)
+  local per, den, most, window, factor = struct.unpack('<ddddd', text, from)
+  return with_curve({ per = per, den = den, most = most, window = window, factor = factor })
 end
 
-function warm_up.same(a, b)
+local function same(a, b)
   return a.per == b.per and a.den == b.den and a.most == b.most and a.window == b.window
     and a.factor == b.factor
 end
@@ -136,12 +139,12 @@ local function convert_holes(holes, raw, tail, old, new)
   local free_from = -math.huge
   for at = 83, #raw, 24 do
     local s, e, c = struct.unpack(HOLE, raw, at)
-    local after = math.floor(e / old.per * new.per)
+    local after = floor(e / old.per * new.per)
     if after < tail then
-      local length = math.ceil((s - e) / old.per * new.per)
-      length = math.min(length, tail - after + new.window)
-      local start = math.max(tail - after - length, free_from)
-      local cold = math.min(math.ceil(c / old.window * new.window), new.window)
+      local length = ceil((s - e) / old.per * new.per)
+      length = min(length, tail - after + new.window)
+      local start = max(tail - after - length, free_from)
+      local cold = min(ceil(c / old.window * new.window), new.window)
       local hole = { start = start, stop = start + length, cold = cold }
       if hole.stop <= tail and place(new, hole, 0, 1) then
         holes[#holes + 1] = hole
@@ -152,24 +155,24 @@ local function convert_holes(holes, raw, tail, old, new)
 end
 
 -- nil for a value that this version did not write
-function warm_up.read(raw, now, rule)
+function M.read(raw, now, rule)
   local open = { rule = rule, now = now, born = now, tail = 0, cold = rule.window, holes = {} }
   if not raw then return open end
   if #raw < 82 or (#raw - 82) % 24 ~= 0 then return nil end
   local version, kind, per, den, most, window, factor, whole, ticks, born, written, cold =
     struct.unpack(HEAD, raw)
-  if version ~= VERSION or kind ~= warm_up.kind then return nil end
+  if version ~= VERSION or kind ~= M.kind then return nil end
   if per < den or den < 1 or most < 1 or window < 1 or factor <= 1000 then return nil end
   if cold < 0 or cold > window then return nil end
   local old = { per = per, den = den, most = most, window = window, factor = factor }
-  local function tail_at(instant) return clamp(whole - instant, far(old)) * den + ticks end
+  local function tail_at(instant) return common.clamp(whole - instant, far(old)) * den + ticks end
   local tail = tail_at(now)
   if tail <= -den and cold - tail >= window then return open end
-  if not warm_up.same(old, rule) then
-    local since = math.max(clamp(now - written, far(rule)), 0)
-    local before = converted(tail_at(math.min(written, now)), cold, old, rule)
+  if not same(old, rule) then
+    local since = max(common.clamp(now - written, far(rule)), 0)
+    local before = converted(tail_at(min(written, now)), cold, old, rule)
     tail, cold = converted(tail, cold, old, rule)
-    if tail > 0 then tail = math.min(tail, before - since * rule.den) end
+    if tail > 0 then tail = min(tail, before - since * rule.den) end
     local forgotten = tail <= -rule.den and cold - tail >= rule.window
     if not forgotten then
       open.tail, open.cold, open.born = tail, cold, born
@@ -186,17 +189,17 @@ function warm_up.read(raw, now, rule)
   return open
 end
 
-function warm_up.earliest(open, from, cost)
+function M.earliest(open, from, cost)
   local rule, start = open.rule, nil
   for _, hole in ipairs(open.holes) do
     start = place(rule, hole, from, cost)
     if start then break end
   end
   start = start or clip(rule, open.tail, from)
-  return math.max(ceil_div(start, rule.den), from), start
+  return max(ceil_div(start, rule.den), from), start
 end
 
-function warm_up.take(open, start, cost)
+function M.take(open, start, cost)
   local rule, holes = open.rule, open.holes
   local found
   for i, hole in ipairs(holes) do
@@ -207,13 +210,13 @@ function warm_up.take(open, start, cost)
   end
   local aux
   if found then
-    local hole = table.remove(holes, found)
+    local hole = remove(holes, found)
     aux = idle(rule, hole.cold, start - hole.start)
     local length, cold = spend(rule, aux, cost)
     local rest = { start = start + length, stop = hole.stop, cold = cold }
     spread(open, found, hole.stop, idle(rule, hole.cold, span(hole)), idle(rule, cold, span(rest)))
-    table.insert(holes, found, rest)
-    table.insert(holes, found, { start = hole.start, stop = start, cold = hole.cold })
+    insert(holes, found, rest)
+    insert(holes, found, { start = hole.start, stop = start, cold = hole.cold })
   else
     local gap = { start = open.tail, stop = start, cold = open.cold }
     if place(rule, gap, 0, 1) then holes[#holes + 1] = gap end
@@ -226,18 +229,18 @@ function warm_up.take(open, start, cost)
   return whole, ticks, open.born, aux
 end
 
-function warm_up.refund(open, whole, ticks, born, aux, cost)
+function M.refund(open, whole, ticks, born, aux, cost)
   local rule, holes = open.rule, open.holes
-  local start = clamp(whole - open.now, far(rule)) * rule.den + ticks
-  local cold = math.max(math.min(aux, rule.window), 0)
+  local start = common.clamp(whole - open.now, far(rule)) * rule.den + ticks
+  local cold = max(min(aux, rule.window), 0)
   local length, left = spend(rule, cold, cost)
   local stop = start + length
   if born ~= open.born or stop > open.tail then return false end
   local slack = slack_of(rule)
   if open.tail - stop <= slack then
-    open.tail, open.cold = start, math.max(math.min(cold + open.cold - left, rule.window), 0)
+    open.tail, open.cold = start, max(min(cold + open.cold - left, rule.window), 0)
     if #holes > 0 and holes[#holes].stop + slack >= start then
-      local hole = table.remove(holes)
+      local hole = remove(holes)
       open.tail, open.cold = hole.start, hole.cold
     end
     if reset_after(open) == 0 then
@@ -255,45 +258,44 @@ function warm_up.refund(open, whole, ticks, born, aux, cost)
   end
   local before, after = holes[at - 1], holes[at]
   if (before and before.stop > start + slack) or (after and after.start < stop - slack) then return false end
-  if before then start = math.max(start, before.stop) end
-  if after then stop = math.min(stop, after.start) end
+  if before then start = max(start, before.stop) end
+  if after then stop = min(stop, after.start) end
   local joins = before and before.stop == start
   if joins then cold = idle(rule, before.cold, span(before)) end
   local _, cold_after = spend(rule, cold, cost)
   spread(open, at, stop, cold_after, idle(rule, cold, length))
   local hole = { start = start, stop = stop, cold = cold }
-  table.insert(holes, at, hole)
+  insert(holes, at, hole)
   if after and after.start == stop then
     hole.stop = after.stop
-    table.remove(holes, at + 1)
+    remove(holes, at + 1)
   end
   if joins then
     before.stop = hole.stop
-    table.remove(holes, at)
+    remove(holes, at)
   end
   tidy(open)
   return true
 end
 
 -- remaining, next, reset_after
-function warm_up.level(open)
-  local next = warm_up.earliest(open, 0, 1)
+function M.level(open)
+  local next = M.earliest(open, 0, 1)
   return next == 0 and 1 or 0, next, reset_after(open)
 end
 
 -- the value to keep and for how many µs it matters; nil when it equals an absent one
-function warm_up.write(open)
+function M.write(open)
   local ttl = reset_after(open)
   if ttl <= 0 then return nil end
   local rule = open.rule
   local whole, ticks = absolute(rule, open.now, open.tail)
   local parts = { struct.pack(
-    HEAD, VERSION, warm_up.kind, rule.per, rule.den, rule.most, rule.window, rule.factor,
+    HEAD, VERSION, M.kind, rule.per, rule.den, rule.most, rule.window, rule.factor,
     whole, ticks, open.born, open.now, open.cold) }
   for i, hole in ipairs(open.holes) do
     parts[i + 1] = struct.pack(HOLE, open.tail - hole.start, open.tail - hole.stop, hole.cold)
   end
   return table.concat(parts), ttl
 end
-return warm_up
-end
+return M

@@ -171,6 +171,16 @@ impl Entry {
             | Self::Tenants { check } => std::slice::from_ref(check),
         }
     }
+
+    /// How long the request may wait, µs; 0 for a step that reserves nothing.
+    pub fn budget(&self) -> Micros {
+        match self {
+            Self::Reserve { budget, .. }
+            | Self::Block { budget, .. }
+            | Self::MoveUp { budget, .. } => *budget,
+            _ => 0,
+        }
+    }
 }
 
 // === impl Pause ===

@@ -1,6 +1,7 @@
 //! The store that gateways share: one Lua script on one Redis server, on the master that Sentinels name, or on the nodes of a
 //! Cluster. Decides nothing itself: the script does, and `store/batch` and `store/failover` around it handle outages.
 
+mod alike;
 mod answer;
 mod call;
 mod claims;
@@ -10,8 +11,8 @@ mod groups;
 mod identity;
 mod info;
 mod library;
+mod modules;
 mod note;
-mod plain;
 mod presence;
 mod probe;
 mod reason;
@@ -22,6 +23,7 @@ mod subscriber;
 mod topic;
 mod transport;
 mod url;
+mod wire;
 
 pub use epoch::Epochs;
 pub use groups::{Claim, Groups};

@@ -1,12 +1,11 @@
 -- The turns of requests that wait for concurrency permits, in the keys that a queue of requests has (fair/stored.lua). The set of
 -- the limiter has the same requests in the order in which they came. Twin of waiters.rs.
 
-if part == 'waiters' then
-local stored, queue, turns = lazy.stored, lazy.queue, lazy.turns
-local waiters = { is_full = queue.is_full }
+local queue, stored, turns = require 'fair.queue', require 'fair.stored', require 'fair.turns'
+local M = { is_full = queue.is_full }
 
 -- The turns in KEYS[k] and the key after it; nil where it holds a foreign value. `count` requests wait.
-function waiters.open(k, count)
+function M.open(k, count)
   -- A loss of data does not concern turns: requests without one get permits in the order in which they came.
   local q = queue.open(k, -1, {})
   if q and count == 0 and q.len > 0 then
@@ -23,21 +22,21 @@ local function forget(q, id)
 end
 
 -- Adds a request that waits until `deadline`.
-function waiters.add(q, number, ticket, deadline, turn)
+function M.add(q, number, ticket, deadline, turn)
   stored.begin(q)
   q.len, q.changed = q.len + 1, true
   local it = { gateway = ticket.gateway, ticket = ticket.number, deadline = deadline, at = deadline, cost = 1 }
   it.class, it.called, it.like, it.grants = turn.class, false, '', ''
-  it.tenant = lazy.add_turn(q, turn.class, turn.tenant, turn.weight, number, 1)
+  it.tenant = turns.add(q, turn.class, turn.tenant, turn.weight, number, 1)
   stored.put_request(q, stored.id(number), it)
   stored.keep_until(q, deadline)
 end
 
 -- Whether this request has a turn.
-function waiters.has(q, number) return q.len > 0 and stored.request(q, stored.id(number)) ~= nil end
+function M.has(q, number) return q.len > 0 and stored.request(q, stored.id(number)) ~= nil end
 
 -- The number and the record of the request whose turn it is; nil if none has one.
-function waiters.first(q)
+function M.first(q)
   if q.len == 0 then return nil end
   local class, started = turns.firsts(q)
   local tenant = started[1] and stored.tenant(q, class, string.sub(started[1], 2))
@@ -45,12 +44,12 @@ function waiters.first(q)
 end
 
 -- Removes a request, and counts a permit for its tenant if it `is_served`.
-function waiters.remove(q, number, is_served)
+function M.remove(q, number, is_served)
   local id = stored.id(number)
   local it = q.len > 0 and stored.request(q, id)
   if not it then return end
   if is_served then turns.serve(q, id, it) else turns.remove(q, id, it) end
   forget(q, id)
 end
-return waiters
-end
+
+return M

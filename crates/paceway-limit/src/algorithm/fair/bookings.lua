@@ -1,8 +1,11 @@
 -- The turns that refused requests have booked. Twin of queue/bookings.rs, which explains them: same names, same order, same
 -- arithmetic.
 
-if part == 'bookings' then
-local stored = lazy.stored
+local call, common, stored, turns = require 'call', require 'common', require 'fair.stored', require 'fair.turns'
+local M = {}
+
+local ceil, max, min, pack, unpack_from = math.ceil, math.max, math.min, struct.pack, struct.unpack
+local MAX_BUDGET = common.MAX_BUDGET
 local MAX_BOOKED, LEAST_BUDGET, MARGIN, MOST_AHEAD, TRIES, SECOND = 16, 200000, 1000000, 60000000, 4, 1000000
 local AHEAD, GRANT, BOOKING = 50000, '<dddd', '<ddBI2c0I2c0c32'
 
@@ -28,11 +31,11 @@ local function put_all(q, list)
   stored.put(q, 'b', #list > 0 and table.concat(parts))
 end
 
-local function whole_seconds(span) return math.max(math.ceil(span / SECOND), 1) * SECOND end
+local function whole_seconds(span) return max(ceil(span / SECOND), 1) * SECOND end
 
 local function time_of(rule, permits)
   local period, count = rule.per or rule.span or rule.period, rule.den or rule.count
-  return math.min(math.ceil(permits * period / count), MAX_BUDGET)
+  return min(ceil(permits * period / count), MAX_BUDGET)
 end
 
 local function position(q, whose)
@@ -43,33 +46,33 @@ local function position(q, whose)
 end
 
 -- Books a turn for a request that is refused. Returns how much later its caller has to come back.
-local function book(q, state, refused, budget, retry_after)
+function M.book(q, state, refused, budget, retry_after)
   if budget < LEAST_BUDGET or q.booked >= MAX_BOOKED or position(q, refused) then return nil end
   local algorithm, open, cost = state.algorithm, state.open, refused.cost
-  local apart = time_of(open.rule, cost * lazy.tenants.permits_between(q, refused.class, refused.tenant, refused.weight))
-  local least = math.max(q.last_booked + apart - now, 0)
-  local margin = math.min(MARGIN, math.floor(budget * 4 / 5))
-  local back = whole_seconds(math.max(retry_after, least - budget))
+  local apart = time_of(open.rule, cost * turns.permits_between(q, refused.class, refused.tenant, refused.weight))
+  local least = max(q.last_booked + apart - call.now, 0)
+  local margin = min(MARGIN, math.floor(budget * 4 / 5))
+  local back = whole_seconds(max(retry_after, least - budget))
   for _ = 1, TRIES do
     if back > MOST_AHEAD then return nil end
-    local wait, start = algorithm.earliest(open, math.max(least, back + margin), cost)
+    local wait, start = algorithm.earliest(open, max(least, back + margin), cost)
     if wait <= back + budget then
       local grant = struct.pack(GRANT, algorithm.take(open, start, cost))
       if algorithm.promise then algorithm.promise(open, wait, start) end
       state.dirty = true
       local list = all(q)
       list[#list + 1] = {
-        class = refused.class, tenant = refused.tenant, like = refused.like, at = now + wait, grant = grant, cost = cost }
+        class = refused.class, tenant = refused.tenant, like = refused.like, at = call.now + wait, grant = grant, cost = cost }
       put_all(q, list)
-      q.last_booked, q.lapse = now + wait, math.min(q.lapse, now + wait - AHEAD)
+      q.last_booked, q.lapse = call.now + wait, min(q.lapse, call.now + wait - AHEAD)
       return back
     end
-    back = math.max(whole_seconds(wait - budget), back + SECOND)
+    back = max(whole_seconds(wait - budget), back + SECOND)
   end
 end
 
 -- Refunds the booking of a request that comes back, if its slot is within the budget.
-local function claim(q, deadline, whose, refund)
+function M.claim(q, deadline, whose, refund)
   local i, it = position(q, whose)
   if not i or it.at > deadline then return end
   local list = all(q)
@@ -81,21 +84,21 @@ end
 
 -- Refunds the bookings whose slots come within 50 ms; without waiting requests all of them, because then the limiter has room
 -- without them.
-local function lapse(q, refund)
+function M.lapse(q, refund)
   local is_all = q.len == 0
-  if q.booked == 0 or not is_all and q.lapse > now then return end
+  if q.booked == 0 or not is_all and q.lapse > call.now then return end
   local kept = {}
   q.lapse = math.huge
   for _, it in ipairs(all(q)) do
-    if is_all or it.at - AHEAD <= now then
+    if is_all or it.at - AHEAD <= call.now then
       refund(it.cost, it.grant)
       if not is_all then q.room = 1 end
     else
       kept[#kept + 1] = it
-      q.lapse = math.min(q.lapse, it.at - AHEAD)
+      q.lapse = min(q.lapse, it.at - AHEAD)
     end
   end
   put_all(q, kept)
 end
-return { book = book, claim = claim, lapse = lapse }
-end
+
+return M

@@ -1,7 +1,12 @@
 -- The steps of requests that take turns at a limiter. Twin of store/memory/turns.rs.
 
-if part == 'steps' then
-local stored, queue = lazy.stored, lazy.queue
+local adjust, bookings, call, common = require 'reserve.adjust', require 'fair.bookings', require 'call', require 'common'
+local confirm, free_permits, gone = require 'fair.queue.confirm', require 'fair.queue.free_permits', require 'fair.queue.gone'
+local queue, replies, reserve = require 'fair.queue', require 'replies', require 'reserve'
+local slots, states, stored, turns = require 'fair.queue.slots', require 'state', require 'fair.stored', require 'fair.turns'
+local M = {}
+
+local pack, unpack, unpack_from = struct.pack, unpack, struct.unpack
 local GRANT = '<dddd'
 
 -- The text by which requests are alike: the cost at the queue's limiter, and the costs and keys of the other limiters.
@@ -32,22 +37,23 @@ local function refund_to(wants, q)
   return function(grants)
     q.room = 1
     for w, permits in pairs(parts_of(wants, grants, 0)) do
-      lazy.adjust.give_back(wants[w].state, wants[w].cost, unpack(permits, 2))
+      adjust.refund(wants[w].state, wants[w].cost, unpack(permits, 2))
     end
   end
 end
 
 -- Refunds the permits of bookings that have lapsed.
 local function lapse(q, want)
-  lazy.bookings.lapse(q, function(cost, grant) lazy.adjust.give_back(want.state, cost, unpack_from(GRANT, grant)) end)
+  bookings.lapse(q, function(cost, grant) adjust.refund(want.state, cost, unpack_from(GRANT, grant)) end)
 end
 
--- The queue of a step, and nil where its key holds a foreign value. It notes until when a limiter of the requests is paused,
--- 0 if none is: no request is given a slot before that.
-local function open(k, horizon, fields, wants)
-  local q = queue.open(k, horizon, fields)
+-- The queue of the limiter of want `at`, and nil where its key holds a foreign value. It notes until when a limiter of the
+-- requests is paused, 0 if none is: no request is given a slot before that.
+local function open(wants, at, fields)
+  local state = wants[at].state
+  local q = queue.open(state.queue, state.horizon, fields)
   if not q then
-    push(-1, k)
+    replies.push_foreign(state.queue)
     return nil
   end
   local closed = 0
@@ -61,7 +67,7 @@ end
 
 -- After a step the requests with the last slots get free permits, and nothing is kept of a queue in which none waits.
 local function settle(q, want)
-  if q.room ~= 0 then lazy.free_permits(q, want.state) end
+  if q.room ~= 0 then free_permits(q, want.state) end
   if q.len > 0 then return end
   if q.booked > 0 then lapse(q, want) end
   stored.settle(q)
@@ -78,40 +84,40 @@ end
 local function push_place(wants, at, wait, number, parts)
   for w = 1, #wants do
     if w == at then
-      push_part({ wait, number, 0, -1, 0 })
+      replies.push_part({ wait, number, 0, -1, 0 })
     elseif parts and not wants[w].is_permits then
-      push_part(parts[w])
+      replies.push_part(parts[w])
     else
-      push_part({ -1, 0, 0, 0, 0 })
+      replies.push_part({ -1, 0, 0, 0, 0 })
     end
   end
 end
 
 -- Decides a request that takes its turn at the limiter of want `at`.
-local function decide_in_turn(k, at, newcomer, wants, budget, ticket)
+function M.decide(wants, at, newcomer, budget, ticket)
   local own, cost = wants[at].state, wants[at].cost
-  local fields = { 't' .. CLASSES[newcomer.class] .. newcomer.tenant, 'g' .. stored.id(newcomer.gateway) }
-  local q = open(k, own.horizon, fields, wants)
+  local fields = { 't' .. stored.CLASSES[newcomer.class] .. newcomer.tenant, 'g' .. stored.id(newcomer.gateway) }
+  local q = open(wants, at, fields)
   if not q then return end
-  if budget > MAX_BUDGET then budget = MAX_BUDGET end
-  queue.forget_overdue(q)
+  if budget > common.MAX_BUDGET then budget = common.MAX_BUDGET end
+  gone.forget_overdue(q)
   if q.booked > 0 then lapse(q, wants[at]) end
-  if q.room ~= 0 then lazy.free_permits(q, own) end
+  if q.room ~= 0 then free_permits(q, own) end
   local most = budget > 0 and queue.is_full(q) and 0 or budget
-  newcomer.deadline, newcomer.like, newcomer.cost = now + budget, like_of(wants, at), cost
+  newcomer.deadline, newcomer.like, newcomer.cost = call.now + budget, like_of(wants, at), cost
   if q.booked > 0 then
-    lazy.bookings.claim(q, newcomer.deadline, newcomer, function(cost, grant)
-      lazy.adjust.give_back(own, cost, unpack_from(GRANT, grant))
+    bookings.claim(q, newcomer.deadline, newcomer, function(booked, grant)
+      adjust.refund(own, booked, unpack_from(GRANT, grant))
     end)
   end
   local chain
-  local first, retry_after, bound, parts, deadline, ask_after = decide(wants, most, ticket)
+  local first, retry_after, bound, parts, deadline, ask_after = reserve.decide(wants, most, ticket)
   local is_too_late = not parts and first > most and most > 0 and not has_lease(wants)
   if is_too_late then
     -- Other requests make room for it.
-    local moved, limit = lazy.slots.chain(q, newcomer.deadline, newcomer.like, now + first, {})
+    local moved, limit = slots.chain(q, newcomer.deadline, newcomer.like, call.now + first, {})
     if moved then
-      local again, its_retry, its_bound, its_parts, its_deadline, its_ask = decide(wants, limit - now, ticket)
+      local again, its_retry, its_bound, its_parts, its_deadline, its_ask = reserve.decide(wants, limit - call.now, ticket)
       if its_parts then
         chain, first, retry_after, bound, parts = moved, again, its_retry, its_bound, its_parts
         deadline, ask_after = its_deadline, its_ask
@@ -124,74 +130,72 @@ local function decide_in_turn(k, at, newcomer, wants, budget, ticket)
       local part = parts[w]
       if wants[w].is_permits then grants = grants .. pack(GRANT, part[2], part[3], part[4], part[5]) end
     end
-    local number, slot = lazy.join(q, newcomer, chain, { at = now + first, grants = grants })
+    local number, slot = queue.join(q, newcomer, chain, { at = call.now + first, grants = grants })
     local want = wants[bound]
-    push_decision(1, slot - now, 0, bound, level_of(want.state, want.enforce))
-    push_place(wants, at, slot - now, number, parts)
+    replies.push_decision(1, slot - call.now, 0, bound, states.level(want.state, want.enforce))
+    push_place(wants, at, slot - call.now, number, parts)
   else
-    local from = #reply
-    push_decided(wants, first, retry_after, bound, parts, deadline, ask_after)
+    local place = replies.push_decided(wants, first, retry_after, bound, parts, deadline, ask_after)
     local is_its_own = is_too_late and not parts and bound == at and not own.open.gate
-    if is_its_own and lazy.slots.has_cheaper(q, newcomer.deadline, cost) then
-      local back = lazy.bookings.book(q, own, newcomer, budget, retry_after)
-      if back then reply[from + 3] = back end
+    if is_its_own and slots.has_cheaper(q, newcomer.deadline, cost) then
+      local back = bookings.book(q, own, newcomer, budget, retry_after)
+      if back then replies.replace(place, back) end
     end
   end
   settle(q, wants[at])
 end
 
 -- Opens the queue in which a request of this number waits.
-local function open_for(k, at, number, wants)
+local function open_for(wants, at, number)
   local id = stored.id(number)
-  local q = open(k, wants[at].state.horizon, { 'r' .. id, 'n' .. id, 'p' .. id }, wants)
+  local q = open(wants, at, { 'r' .. id, 'n' .. id, 'p' .. id })
   if q and q.booked > 0 then lapse(q, wants[at]) end
   return q, id
 end
 
 -- Decides whether a request with this place is sent in its slot or yields it.
-local function confirm(k, at, number, wants)
-  local q, id = open_for(k, at, number, wants)
+function M.confirm(wants, at, number)
+  local q, id = open_for(wants, at, number)
   if not q then return end
-  local slot, grants = lazy.confirm(q, id, refund_to(wants, q))
+  local slot, grants = confirm(q, id, refund_to(wants, q))
   settle(q, wants[at])
   if slot and not grants then
     -- It may have moved up since.
     local it = stored.request(q, id)
     if it then slot = it.at end
   end
-  local own, code, wait = wants[at], slot and 1 or 0, slot and slot - now or 0
+  local own, code, wait = wants[at], slot and 1 or 0, slot and slot - call.now or 0
   if not grants and wait < 0 then wait = 0 end
-  push_decision(code, wait, 0, at, level_of(own.state, own.enforce))
+  replies.push_decision(code, wait, 0, at, states.level(own.state, own.enforce))
   if not slot then return end
   if not grants then return push_place(wants, at, wait, number) end
   local parts = parts_of(wants, grants, wait > 0 and wait or 0)
-  for w = 1, #wants do push_part(parts[w] or { -1, 0, 0, 0, 0 }) end
+  for w = 1, #wants do replies.push_part(parts[w] or { -1, 0, 0, 0, 0 }) end
 end
 
 -- Removes a request from the queue.
-local function leave(k, at, number, wants)
-  local q, id = open_for(k, at, number, wants)
+function M.leave(wants, at, number)
+  local q, id = open_for(wants, at, number)
   if not q then return end
   local it = stored.request(q, id)
-  if it then lazy.slots.leave(q, id, it, refund_to(wants, q)) end
+  if it then slots.leave(q, id, it, refund_to(wants, q)) end
   -- If no request leaves, permits have come back to the limiter.
   if number == 0 and q.len > 0 then q.room = 1 end
-  push(it and 1 or 0)
+  replies.push(it and 1 or 0)
   settle(q, wants[at])
 end
 
 -- The tenants of a limiter.
-local function tenants(k, horizon)
-  local q = open(k, horizon, {}, {})
-  if not q then return end
-  local known = lazy.tenants.known(q)
-  push(#known)
-  texts = texts or {}
+function M.tenants(k, horizon)
+  local q = queue.open(k, horizon, {})
+  if not q then return replies.push_foreign(k) end
+  local known = turns.known(q)
+  replies.push(#known)
   for _, tenant in ipairs(known) do
-    texts[#texts + 1] = tenant.name
-    push(tenant.class, tenant.weight)
-    push(tenant.waiting, tenant.granted)
+    replies.push_text(tenant.name)
+    replies.push_pair(tenant.class, tenant.weight)
+    replies.push_pair(tenant.waiting, tenant.granted)
   end
 end
-return { decide = decide_in_turn, confirm = confirm, leave = leave, tenants = tenants }
-end
+
+return M

@@ -19,7 +19,14 @@
 -- Both are written at the end of a call; the sorted set also before it is read. An ID is a big-endian double, so that equal
 -- scores are in the order of arrival.
 
-if part == 'stored' then
+local call, common, states = require 'call', require 'common', require 'state'
+local M = {}
+
+local redis, pack, unpack, unpack_from = redis, struct.pack, unpack, struct.unpack
+local VERSION, lifetime = common.VERSION, common.lifetime
+-- The classes of requests in names: Lua writes a number as slowly as it makes three functions.
+local CLASSES = { '1', '2', '3' }
+M.CLASSES = CLASSES
 local META, META_SIZE = '<Bddddddddddddddddddddddddd', 201
 local TENANT, REQUEST = '<ddddddd', '<dddddBBI2c0I2c0'
 -- The keys of a queue live so much longer than its last deadline, so that their end is not set with each request, µs.
@@ -35,7 +42,7 @@ local function unused(hash, order)
     raw = {}, dirty = { nil, nil, nil, nil, nil, nil, nil, nil }, scores = { nil, nil, nil, nil, nil, nil, nil, nil },
     requests = {}, tenants = {},
     is_new = true, is_bare = true, changed = false, closed = 0, until_ms = false,
-    born = lost_at > now and lost_at or now, last = 0, len = 0, first = 0, expires = 0, next_look = 0,
+    born = call.lost_at > call.now and call.lost_at or call.now, last = 0, len = 0, first = 0, expires = 0, next_look = 0,
     booked = 0, lapse = math.huge, last_booked = 0, room = 0, booking_list = false,
     { now = 0, weight = 0, passed = 0, tenants = 0, next = math.huge, started = false },
     { now = 0, weight = 0, passed = 0, tenants = 0, next = math.huge, started = false },
@@ -44,14 +51,14 @@ local function unused(hash, order)
 end
 
 -- The queue of KEYS[k], with these fields read; nil where the key holds a foreign value.
-local function open(k, horizon, fields)
-  local q = unused(KEYS[k], KEYS[k + 1])
-  local values = ask('HMGET', q.hash, 'm', unpack(fields))
+function M.open(k, horizon, fields)
+  local q = unused(call.keys[k], call.keys[k + 1])
+  local values = states.ask('HMGET', q.hash, 'm', unpack(fields))
   if not values then return nil end
   local meta = values[1]
   if not meta then return q end
   if #meta ~= META_SIZE or string.byte(meta) ~= VERSION then return nil end
-  if is_lost(unpack_from('<d', meta, 2), horizon) then return q end
+  if states.is_lost(unpack_from('<d', meta, 2), horizon) then return q end
   local first, second, third, _ = q[1], q[2], q[3], nil
   _, q.born, q.last, q.len, q.first, q.expires, q.next_look,
     first.now, first.weight, first.passed, first.tenants, first.next,
@@ -64,40 +71,40 @@ local function open(k, horizon, fields)
   return q
 end
 
-local function id(number) return pack('>d', number) end
+function M.id(number) return pack('>d', number) end
 
 -- Reads fields together.
-local function fetch(q, fields)
+function M.fetch(q, fields)
   if q.is_bare then return end
   local raw, missing = q.raw, {}
   for i = 1, #fields do
     if raw[fields[i]] == nil then missing[#missing + 1] = fields[i] end
   end
   if #missing == 0 then return end
-  local values = call('HMGET', q.hash, unpack(missing))
+  local values = redis.call('HMGET', q.hash, unpack(missing))
   for i = 1, #missing do raw[missing[i]] = values[i] end
 end
 
-local function get(q, field)
+function M.get(q, field)
   local raw = q.raw[field]
   if raw == nil then
-    raw = not q.is_bare and call('HGET', q.hash, field)
+    raw = not q.is_bare and redis.call('HGET', q.hash, field)
     q.raw[field] = raw
   end
   return raw
 end
 
 -- Without a value the field is deleted.
-local function put(q, field, raw)
+function M.put(q, field, raw)
   local dirty = q.dirty
   q.raw[field], dirty[#dirty + 1] = raw or false, field
 end
 
-local function tenant(q, class, name)
+function M.tenant(q, class, name)
   local member = CLASSES[class] .. name
   local it = q.tenants[member]
   if it == nil then
-    local raw = get(q, 't' .. member)
+    local raw = M.get(q, 't' .. member)
     it = false
     if raw then
       local weight, start, waiting, granted, head, head_cost, tail = unpack_from(TENANT, raw)
@@ -109,17 +116,17 @@ local function tenant(q, class, name)
   return it or nil
 end
 
-local function put_tenant(q, class, name, it)
+function M.put_tenant(q, class, name, it)
   local member = CLASSES[class] .. name
   q.tenants[member] = it or false
-  put(q, 't' .. member, it and pack(TENANT, it.weight, it.start, it.waiting, it.granted, it.head, it.head_cost, it.tail))
+  M.put(q, 't' .. member, it and pack(TENANT, it.weight, it.start, it.waiting, it.granted, it.head, it.head_cost, it.tail))
 end
 
-local function request(q, id)
+function M.request(q, id)
   local it = q.requests[id]
   if it == nil then
     local field = 'r' .. id
-    if q.raw[field] == nil then fetch(q, { field, 'n' .. id, 'p' .. id }) end
+    if q.raw[field] == nil then M.fetch(q, { field, 'n' .. id, 'p' .. id }) end
     local raw = q.raw[field]
     it = false
     if raw then
@@ -133,44 +140,44 @@ local function request(q, id)
   return it or nil
 end
 
-local function put_request(q, id, it)
+function M.put_request(q, id, it)
   q.requests[id] = it or false
-  put(q, 'r' .. id, it and pack(REQUEST, it.gateway, it.ticket, it.deadline, it.at, it.cost, it.class, it.called and 1 or 0,
+  M.put(q, 'r' .. id, it and pack(REQUEST, it.gateway, it.ticket, it.deadline, it.at, it.cost, it.class, it.called and 1 or 0,
     #it.tenant, it.tenant, #it.like, it.like) .. it.grants)
 end
 
 -- The request of the same tenant that comes after this one, and its cost.
-local function next_of(q, id)
-  local raw = get(q, 'n' .. id)
+function M.next_of(q, id)
+  local raw = M.get(q, 'n' .. id)
   if raw then return unpack_from('<dd', raw) end
 end
 
-local function put_next(q, id, next, cost) put(q, 'n' .. id, next and pack('<dd', next, cost)) end
+function M.put_next(q, id, next, cost) M.put(q, 'n' .. id, next and pack('<dd', next, cost)) end
 
-local function previous_of(q, id)
-  local raw = get(q, 'p' .. id)
+function M.previous_of(q, id)
+  local raw = M.get(q, 'p' .. id)
   return raw and unpack_from('<d', raw) or nil
 end
 
-local function put_previous(q, id, previous) put(q, 'p' .. id, previous and pack('<d', previous)) end
+function M.put_previous(q, id, previous) M.put(q, 'p' .. id, previous and pack('<d', previous)) end
 
 -- When the last request of a gateway came, and how many of its requests wait.
-local function gateway(q, gateway)
-  local raw = get(q, 'g' .. id(gateway))
+function M.gateway(q, gateway)
+  local raw = M.get(q, 'g' .. M.id(gateway))
   if raw then return unpack_from('<dd', raw) end
   return nil, 0
 end
 
-local function put_gateway(q, gateway, heard, count)
-  put(q, 'g' .. id(gateway), count > 0 and pack('<dd', heard, count))
+function M.put_gateway(q, gateway, heard, count)
+  M.put(q, 'g' .. M.id(gateway), count > 0 and pack('<dd', heard, count))
 end
 
 -- Deletes what is kept about a request, and counts it no longer.
-local function forget(q, id)
+function M.forget(q, id)
   local raw = q.raw
-  put_request(q, id, nil)
-  if raw['n' .. id] ~= false then put(q, 'n' .. id, nil) end
-  if raw['p' .. id] ~= false then put(q, 'p' .. id, nil) end
+  M.put_request(q, id, nil)
+  if raw['n' .. id] ~= false then M.put(q, 'n' .. id, nil) end
+  if raw['p' .. id] ~= false then M.put(q, 'p' .. id, nil) end
   q.len, q.changed = q.len - 1, true
 end
 
@@ -178,12 +185,12 @@ end
 local function sort(q)
   local scores = q.scores
   if #scores == 0 then return end
-  call('ZADD', q.order, unpack(scores))
+  redis.call('ZADD', q.order, unpack(scores))
   q.scores = {}
 end
 
 -- Sets the place of a request or of a tenant in the order.
-local function set_score(q, score, member)
+function M.set_score(q, score, member)
   local scores = q.scores
   local n = #scores
   scores[n + 1], scores[n + 2] = score, member
@@ -191,26 +198,26 @@ local function set_score(q, score, member)
 end
 
 -- Calls a command on the order.
-local function ordered(q, command, ...)
+function M.ordered(q, command, ...)
   sort(q)
-  return call(command, q.order, ...)
+  return redis.call(command, q.order, ...)
 end
 
 -- Makes room for a queue: the keys may have a value that was lost.
-local function begin(q)
+function M.begin(q)
   if not q.is_new then return end
-  call('DEL', q.hash, q.order)
+  redis.call('DEL', q.hash, q.order)
   q.is_new = false
 end
 
 -- After an entry: nothing is kept of a queue in which no request waits.
-local function settle(q)
+function M.settle(q)
   if q.len > 0 or q.is_new then return end
-  call('DEL', q.hash, q.order)
+  redis.call('DEL', q.hash, q.order)
   for name, value in pairs(unused(q.hash, q.order)) do q[name] = value end
 end
 
-local function save(q)
+function M.save(q)
   if q.is_new or not q.changed then return end
   sort(q)
   local first, second, third, raw, dirty = q[1], q[2], q[3], q.raw, q.dirty
@@ -227,37 +234,31 @@ local function save(q)
       local n = #set
       set[n + 1], set[n + 2] = field, value
       if n >= MOST then
-        call('HSET', q.hash, unpack(set))
+        redis.call('HSET', q.hash, unpack(set))
         set = { 'm', meta }
       end
     else
       gone = gone or { nil, nil, nil, nil }
       gone[#gone + 1] = field
       if #gone >= MOST then
-        call('HDEL', q.hash, unpack(gone))
+        redis.call('HDEL', q.hash, unpack(gone))
         gone = nil
       end
     end
   end
-  call('HSET', q.hash, unpack(set))
-  if gone then call('HDEL', q.hash, unpack(gone)) end
+  redis.call('HSET', q.hash, unpack(set))
+  if gone then redis.call('HDEL', q.hash, unpack(gone)) end
   if q.until_ms then
-    call('PEXPIRE', q.hash, q.until_ms)
-    call('PEXPIRE', q.order, q.until_ms)
+    redis.call('PEXPIRE', q.hash, q.until_ms)
+    redis.call('PEXPIRE', q.order, q.until_ms)
   end
 end
 
 -- Lets the keys live until a request with this deadline is gone.
-local function keep_until(q, deadline)
+function M.keep_until(q, deadline)
   if deadline <= q.expires then return end
   q.expires = deadline + LIFE
-  q.until_ms = lifetime(q.expires - now)
+  q.until_ms = lifetime(q.expires - call.now)
 end
 
-return {
-  open = open, id = id, fetch = fetch, tenant = tenant, put_tenant = put_tenant, request = request, get = get, put = put,
-  put_request = put_request, next_of = next_of, put_next = put_next, previous_of = previous_of,
-  put_previous = put_previous, forget = forget, gateway = gateway, put_gateway = put_gateway, set_score = set_score, ordered = ordered,
-  keep_until = keep_until, begin = begin, settle = settle, save = save,
-}
-end
+return M

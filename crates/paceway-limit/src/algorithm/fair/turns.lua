@@ -1,57 +1,12 @@
 -- The order in which waiting requests take the slots of a limiter. Twin of turns.rs, which explains it: same names, same
--- order, same arithmetic. Here are requests that come and those whose turn it is; turns/tenants.lua has what is rare.
+-- order, same arithmetic.
 
-if part == 'add_turn' then
-local stored = lazy.stored
-local MAX_WEIGHT, MAX_TENANTS, OTHERS = 1000, 1024, ''
+local common, stored = require 'common', require 'fair.stored'
+local M = {}
 
--- Adds a request that waits from now on. One whose number is smaller than those of its tenant comes before them. Returns the
--- tenant that it counts for.
-return function(q, class, name, weight, number, cost)
-  local c, tenant = q[class], stored.tenant(q, class, name)
-  if not tenant and q[1].tenants + q[2].tenants + q[3].tenants >= MAX_TENANTS then
-    for other = 1, 3 do lazy.tenants.forget_idle(q, other) end
-    if q[1].tenants + q[2].tenants + q[3].tenants >= MAX_TENANTS then
-      name = OTHERS
-      tenant = stored.tenant(q, class, name)
-    end
-  end
-  if not tenant then
-    tenant = { weight = 1, start = c.now, waiting = 0, granted = 0, head = 0, head_cost = 0, tail = 0 }
-    c.tenants = c.tenants + 1
-  end
-  if weight > MAX_WEIGHT then weight = MAX_WEIGHT elseif weight < 1 then weight = 1 end
-  tenant.waiting = tenant.waiting + 1
-  if tenant.waiting == 1 then
-    tenant.head, tenant.head_cost, tenant.tail = number, cost, number
-    tenant.weight, tenant.start = weight, math.max(tenant.start, c.now)
-    c.weight = c.weight + weight
-    lazy.turns.enter(q, class, name, tenant)
-  else
-    local is_first = number < tenant.head
-    if is_first then
-      stored.put_next(q, stored.id(number), tenant.head, tenant.head_cost)
-      stored.put_previous(q, stored.id(tenant.head), number)
-      tenant.head, tenant.head_cost = number, cost
-    else
-      stored.put_next(q, stored.id(tenant.tail), number, cost)
-      stored.put_previous(q, stored.id(number), tenant.tail)
-      tenant.tail = number
-    end
-    if is_first or tenant.weight ~= weight then
-      c.weight = c.weight + weight - tenant.weight
-      tenant.weight = weight
-      lazy.turns.enter(q, class, name, tenant)
-    end
-  end
-  stored.put_tenant(q, class, name, tenant)
-  return name
-end
-end
-
-if part == 'turns' then
-local stored = lazy.stored
+local floor, max, min, unpack = math.floor, math.max, math.min, unpack
 local PERMIT, PATIENCE, LATEST, FAR, MOST = 1000000, 19, 2 ^ 47, 2 ^ 46, 1000000
+local MAX_WEIGHT, MAX_TENANTS, OTHERS = 1000, 1024, ''
 -- The tenants that are looked at for a request whose turn it is, as in queue.lua, and those that start in one step.
 local TENANTS, PIECE = 8, 16
 -- The tenants of a class in the sorted set: those that would have started, later ones, and those that wait for nothing.
@@ -68,9 +23,9 @@ local function span(weight, cost) return (cost > MOST and MOST or cost) * -floor
 local function enter(q, class, name, tenant)
   local c, start = q[class], tenant.start
   if start <= c.now then
-    stored.set_score(q, base(class, STARTED) + start + span(tenant.weight, tenant.head_cost), CLASSES[class] .. name)
+    stored.set_score(q, base(class, STARTED) + start + span(tenant.weight, tenant.head_cost), stored.CLASSES[class] .. name)
   else
-    stored.set_score(q, base(class, LATER) + start, CLASSES[class] .. name)
+    stored.set_score(q, base(class, LATER) + start, stored.CLASSES[class] .. name)
     if start < c.next then c.next = start end
   end
   c.started = false
@@ -89,7 +44,7 @@ local function advance(q, class)
     c.next = math.huge
     for i = 1, #later, 2 do
       local start = tonumber(later[i + 1]) - base(class, LATER)
-      if #started == 0 and not moved then c.now = math.max(c.now, start) end
+      if #started == 0 and not moved then c.now = max(c.now, start) end
       if start > c.now then
         c.next = start
         break
@@ -107,6 +62,84 @@ local function advance(q, class)
   return started
 end
 
+local function remove_tenants(q, class, members)
+  for from = 1, #members, 1000 do
+    stored.ordered(q, 'ZREM', unpack(members, from, min(from + 999, #members)))
+  end
+  for _, member in ipairs(members) do stored.put_tenant(q, class, string.sub(member, 2), nil) end
+  q[class].tenants, q[class].started = q[class].tenants - #members, false
+end
+
+-- Forgets tenants without waiting requests that are not ahead of their shares any more.
+local function forget_idle(q, class)
+  local first = base(class, IDLE)
+  local members = stored.ordered(q, 'ZRANGEBYSCORE', first, first + q[class].now)
+  if #members > 0 then remove_tenants(q, class, members) end
+end
+
+-- Moves the virtual time back to zero, and all starts with it.
+local function begin_again(q, class)
+  local c = q[class]
+  local by, members = c.now, between(q, class, STARTED, IDLE)
+  c.now, c.next, c.started = 0, math.huge, false
+  for _, member in ipairs(members) do
+    local name = string.sub(member, 2)
+    local tenant = stored.tenant(q, class, name)
+    if tenant then
+      tenant.start = max(tenant.start - by, 0)
+      stored.put_tenant(q, class, name, tenant)
+      if tenant.waiting > 0 then
+        enter(q, class, name, tenant)
+      else
+        stored.set_score(q, base(class, IDLE) + tenant.start, member)
+      end
+    end
+  end
+end
+
+-- Adds a request that waits from now on. One whose number is smaller than those of its tenant comes before them. Returns the
+-- tenant that it counts for.
+function M.add(q, class, name, weight, number, cost)
+  local c, tenant = q[class], stored.tenant(q, class, name)
+  if not tenant and q[1].tenants + q[2].tenants + q[3].tenants >= MAX_TENANTS then
+    for other = 1, 3 do forget_idle(q, other) end
+    if q[1].tenants + q[2].tenants + q[3].tenants >= MAX_TENANTS then
+      name = OTHERS
+      tenant = stored.tenant(q, class, name)
+    end
+  end
+  if not tenant then
+    tenant = { weight = 1, start = c.now, waiting = 0, granted = 0, head = 0, head_cost = 0, tail = 0 }
+    c.tenants = c.tenants + 1
+  end
+  if weight > MAX_WEIGHT then weight = MAX_WEIGHT elseif weight < 1 then weight = 1 end
+  tenant.waiting = tenant.waiting + 1
+  if tenant.waiting == 1 then
+    tenant.head, tenant.head_cost, tenant.tail = number, cost, number
+    tenant.weight, tenant.start = weight, max(tenant.start, c.now)
+    c.weight = c.weight + weight
+    enter(q, class, name, tenant)
+  else
+    local is_first = number < tenant.head
+    if is_first then
+      stored.put_next(q, stored.id(number), tenant.head, tenant.head_cost)
+      stored.put_previous(q, stored.id(tenant.head), number)
+      tenant.head, tenant.head_cost = number, cost
+    else
+      stored.put_next(q, stored.id(tenant.tail), number, cost)
+      stored.put_previous(q, stored.id(number), tenant.tail)
+      tenant.tail = number
+    end
+    if is_first or tenant.weight ~= weight then
+      c.weight = c.weight + weight - tenant.weight
+      tenant.weight = weight
+      enter(q, class, name, tenant)
+    end
+  end
+  stored.put_tenant(q, class, name, tenant)
+  return name
+end
+
 -- Sorts a tenant in again after one of its requests has left.
 local function left(q, class, name, tenant)
   local c = q[class]
@@ -116,15 +149,15 @@ local function left(q, class, name, tenant)
   end
   c.weight = c.weight - tenant.weight
   if c.weight == 0 then
-    local members = { CLASSES[class] .. name }
+    local members = { stored.CLASSES[class] .. name }
     if c.tenants > 1 then members = between(q, class, STARTED, IDLE) end
-    lazy.tenants.remove(q, class, members)
+    remove_tenants(q, class, members)
     c.now, c.passed, c.tenants, c.next = 0, 0, 0, math.huge
   elseif tenant.start <= c.now then
-    lazy.tenants.remove(q, class, { CLASSES[class] .. name })
+    remove_tenants(q, class, { stored.CLASSES[class] .. name })
   else
     stored.put_tenant(q, class, name, tenant)
-    stored.set_score(q, base(class, IDLE) + tenant.start, CLASSES[class] .. name)
+    stored.set_score(q, base(class, IDLE) + tenant.start, stored.CLASSES[class] .. name)
     c.started = false
   end
 end
@@ -162,30 +195,30 @@ local function turn_of(q)
 end
 
 -- The class whose turn it is, and its first tenants among those that would have started, one after the other.
-local function firsts(q)
+function M.firsts(q)
   local class = turn_of(q)
   return class, class and advance(q, class) or {}
 end
 
 -- Records that a request takes a slot, in its turn or out of turn.
-local function serve(q, id, request)
+function M.serve(q, id, request)
   local class, cost, first = request.class, request.cost, highest(q)
   local c = q[class]
   advance(q, class)
   local tenant = stored.tenant(q, class, request.tenant)
   if not tenant then return end
   take(q, id, tenant)
-  tenant.start = math.min(tenant.start + span(tenant.weight, cost), c.now + FAR)
+  tenant.start = min(tenant.start + span(tenant.weight, cost), c.now + FAR)
   tenant.granted = tenant.granted + cost
   c.now = c.now + floor((cost > MOST and MOST or cost) * PERMIT / (c.weight > 1 and c.weight or 1))
   c.started = false
   left(q, class, request.tenant, tenant)
-  if c.now >= LATEST then lazy.tenants.begin_again(q, class) end
+  if c.now >= LATEST then begin_again(q, class) end
   for i = 1, 3 do
     local other = q[i]
     local is_lower = first and i > first and other.weight > 0
     if is_lower and i == class then
-      other.passed = math.min(other.passed, PATIENCE * cost) - PATIENCE * cost
+      other.passed = min(other.passed, PATIENCE * cost) - PATIENCE * cost
     elseif is_lower then
       other.passed = other.passed + cost
     else
@@ -195,14 +228,32 @@ local function serve(q, id, request)
 end
 
 -- Removes a request that waits no longer.
-local function remove(q, id, request)
+function M.remove(q, id, request)
   local tenant = stored.tenant(q, request.class, request.tenant)
   if not tenant then return end
   take(q, id, tenant)
   left(q, request.class, request.tenant, tenant)
 end
-return {
-  base = base, between = between, enter = enter, highest = highest, firsts = firsts, serve = serve, remove = remove,
-  STARTED = STARTED, IDLE = IDLE,
-}
+
+-- How many permits all requests together have for one that a tenant of this weight and class has.
+function M.permits_between(q, class, name, weight)
+  local first = highest(q)
+  if first and class > first then return 1 + PATIENCE end
+  local tenant, others = stored.tenant(q, class, name), q[class].weight
+  if tenant and tenant.waiting > 0 then others = others - tenant.weight end
+  return 1 + max(common.ceil_div(others, min(max(weight, 1), MAX_WEIGHT)), 1)
 end
+
+-- The tenants with waiting requests, and those that are ahead of their shares, with their names and classes.
+function M.known(q)
+  local known, members = {}, {}
+  if not q.is_new then members = stored.ordered(q, 'ZRANGEBYSCORE', '-inf', '(0') end
+  for _, member in ipairs(members) do
+    local class, name = tonumber(string.sub(member, 1, 1)), string.sub(member, 2)
+    local tenant = stored.tenant(q, class, name)
+    if tenant then tenant.name, tenant.class, known[#known + 1] = name, class, tenant end
+  end
+  return known
+end
+
+return M

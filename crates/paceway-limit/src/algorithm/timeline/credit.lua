@@ -1,53 +1,56 @@
-if part == 'credit' then
 -- Permits that requests reserved and did not use, while others wait for theirs. Twin of timeline/credit.rs, which explains
 -- them: same names, same order, same arithmetic.
 --
 -- A credit is { free, to, reach, moved, mark, promised, gap }: `to` is `until` in the twin.
-local holes_of = lazy.holes
-local FROM_CREDIT, MOST_MOVED = -EXACT / 4, EXACT / 8
+
+local common, holes_of = require 'common', require 'timeline.holes'
+local M = {}
+
+local floor, max, min, clamp = math.floor, math.max, math.min, common.clamp
+local FROM_CREDIT, MOST_MOVED = -common.EXACT / 4, common.EXACT / 8
 
 local function usual_gap(rule)
   local full = rule.most * rule.per
-  return math.max(full - math.max(rule.per, floor(full / 4)) - rule.den, 0)
+  return max(full - max(rule.per, floor(full / 4)) - rule.den, 0)
 end
 
 -- The instant up to which no tick is that of a request that waits.
 local function sent_until(credit, rule, now)
   local gap = usual_gap(rule)
-  if credit.promised > now then gap = math.min(credit.gap, gap) end
+  if credit.promised > now then gap = min(credit.gap, gap) end
   return now + floor(gap / rule.den)
 end
 
 local function ticks_until(open, instant)
   local rule = open.rule
-  return clamp(instant - open.now, floor(rule.most * rule.per / rule.den) + 2 * MAX_BUDGET) * rule.den
+  return clamp(instant - open.now, floor(rule.most * rule.per / rule.den) + 2 * common.MAX_BUDGET) * rule.den
 end
 
 -- How many ticks from now until an instant the line shows as taken.
 local function taken_until(open, instant)
   local holes = open.holes
-  local stop = math.min(open.tail, ticks_until(open, instant))
+  local stop = min(open.tail, ticks_until(open, instant))
   local taken = stop
   for i = 1, #holes, 2 do
-    taken = taken - math.max(math.min(holes[i + 1], stop) - math.max(holes[i], 0), 0)
+    taken = taken - max(min(holes[i + 1], stop) - max(holes[i], 0), 0)
   end
-  return math.max(taken, 0)
+  return max(taken, 0)
 end
 
 -- Drops the credit that is past, moves the rest after what is in use by now, and moves the tail back by it when no request
 -- waits.
-local function tidy(open)
+function M.tidy(open)
   local rule, now, credit = open.rule, open.now, open.credit
   local ahead = sent_until(credit, rule, now)
   if credit.to == 0 then credit.to = ahead end
-  credit.free = math.min(credit.free, taken_until(open, credit.to))
-  credit.to = math.max(credit.to, ahead)
+  credit.free = min(credit.free, taken_until(open, credit.to))
+  credit.to = max(credit.to, ahead)
   if credit.moved + credit.free > 0 then
     local sent, kept, holes = (ahead - now) * rule.den, {}, open.holes
     for i = 1, #holes, 2 do
       local s, e = holes[i], holes[i + 1]
       if e <= sent then
-        credit.free = credit.free + e - math.max(s, 0)
+        credit.free = credit.free + e - max(s, 0)
       else
         kept[#kept + 1], kept[#kept + 2] = s, e
       end
@@ -63,33 +66,33 @@ local function tidy(open)
     credit.free, credit.mark = 0, credit.moved
   end
   if credit.free == 0 then credit.to = 0 end
-  credit.reach = math.max(credit.reach, credit.to)
+  credit.reach = max(credit.reach, credit.to)
   if credit.moved >= MOST_MOVED then credit.moved, credit.mark, open.born = 0, 0, now end
   holes_of.forget_if_unused(open)
 end
 
 -- The start by which `take` takes `length` ticks of those that came back; nil if there are not as many.
-local function free_in_credit(open, length)
+function M.free_in_credit(open, length)
   local credit = open.credit
   if credit.free < length then return nil end
   return 2 * FROM_CREDIT + taken_until(open, credit.to) - credit.free
 end
 
 -- Notes that a request with the permits at `start` waits until `at`, µs from now.
-local function promise(open, at, start)
+function M.promise(open, at, start)
   local rule, now = open.rule, open.now
   local gap, usual = start - at * rule.den, usual_gap(rule)
   if gap >= usual or start < FROM_CREDIT then return end
   local credit = open.credit or { free = 0, to = 0, reach = 0, moved = 0, mark = 0, promised = 0, gap = 0 }
   open.credit = credit
   if credit.promised <= now then credit.promised, credit.gap = 0, usual end
-  credit.promised = math.max(credit.promised, now + at)
-  credit.gap = math.max(math.min(credit.gap, gap), 0)
-  credit.to = math.min(credit.to, now + floor(start / rule.den))
-  tidy(open)
+  credit.promised = max(credit.promised, now + at)
+  credit.gap = max(min(credit.gap, gap), 0)
+  credit.to = min(credit.to, now + floor(start / rule.den))
+  M.tidy(open)
 end
 
-local function take(open, start, cost)
+function M.take(open, start, cost)
   local rule, credit = open.rule, open.credit
   local length, is_credit = cost * rule.per, start < FROM_CREDIT
   local moved = credit.moved
@@ -106,7 +109,7 @@ end
 
 -- Returns the last `cost` permits of a grant whose `ticks` are negative, and those of another one as `refund` does. Permits
 -- that gateways hold in blocks can be used for `held` µs.
-local function settle(open, whole, ticks, born, cost, held)
+function M.settle(open, whole, ticks, born, cost, held)
   local rule, credit = open.rule, open.credit
   local is_used = ticks < 0
   if is_used then ticks = -1 - ticks end
@@ -123,26 +126,24 @@ local function settle(open, whole, ticks, born, cost, held)
   local is_beyond = is_placed and start >= ticks_until(open, reach)
   if not is_beyond then start, stop = start - earlier + since, stop - earlier + since end
   if born ~= open.born or stop > open.tail then return false end
-  local back = math.min(stop - start, stop)
+  local back = min(stop - start, stop)
   if back < 1 then return false end
   if not credit then
     credit = { free = 0, to = 0, reach = 0, moved = 0, mark = 0, promised = 0, gap = 0 }
     if held > 0 then credit.promised, credit.moved = open.now + held, rule.den end
     open.credit = credit
   end
-  local free, to = credit.free + back, math.max(credit.to, sent_until(credit, rule, open.now))
+  local free, to = credit.free + back, max(credit.to, sent_until(credit, rule, open.now))
   if free > taken_until(open, to) and is_placed and holes_of.leave_free(open, start, stop) then return true end
   credit.free = free
-  tidy(open)
+  M.tidy(open)
   return true
 end
 
 -- The part that a line of another pace keeps: the promises up to the latest one, which may lie anywhere by now.
-local function after_change(credit, old, tail, now)
-  local promised = math.max(credit and credit.promised or 0, now + ceil_div(tail - usual_gap(old), old.den))
+function M.after_change(credit, old, tail, now)
+  local promised = max(credit and credit.promised or 0, now + common.ceil_div(tail - usual_gap(old), old.den))
   return promised > now and { free = 0, to = 0, reach = 0, moved = 0, mark = 0, promised = promised, gap = 0 } or nil
 end
-return {
-  tidy = tidy, free_in_credit = free_in_credit, promise = promise, take = take, settle = settle, after_change = after_change,
-}
-end
+
+return M

@@ -1,21 +1,22 @@
-//! One call of the script: its entries in the form in which the script reads them. Sends nothing; `answer` reads the reply.
-//!
-//! Requests that ask one token bucket or one window alone take `plain`. Every other entry is written out (`entries.lua`).
+//! One call of the script: its entries in the form in which the script reads them (`wire`, `entries.lua`). Sends nothing;
+//! `answer` reads the reply.
 
 use super::{
+    alike::{self, Alike},
     epoch::Expected,
-    plain::{PlainWay, Way, horizon},
     topic::channel_end,
+    wire::{self, EntryForm},
 };
 use crate::{
     algorithm::{
-        Algorithm, Micros, concurrency::Ticket, fair::Place, gate::MAX_PAUSE, reserve::Part,
+        Algorithm, Grant, Micros, concurrency::Ticket, fair::Place, gate::MAX_PAUSE, reserve::Part,
+        token_bucket::BlockAsk,
     },
-    store::{Check, Checks, Entry, Turn, turn::of_queue},
+    store::{Check, Checks, Entry, OnLoss, Turn, turn::of_queue},
 };
 use ahash::HashMap;
 use redis::{Arg, Cmd, RedisWrite};
-use std::borrow::Cow;
+use std::{borrow::Cow, slice};
 
 /// The ends of the names of the two keys in which the requests of a limiter wait for their turns. The key of a limiter has
 /// no such sign: names and values of keys are written with escapes.
@@ -24,17 +25,18 @@ pub(super) const QUEUE_KEYS: [&str; 2] = ["#queue", "#order"];
 /// Entries in the form of a call of the script, and what is needed to read its reply.
 pub(super) struct ScriptCall<'e> {
     pub(super) entries: &'e [Entry],
-    pub(super) plain: PlainWay<'e>,
+    /// The entries in the order in which they are written; those of a group are written as one.
+    pub(super) groups: Vec<Alike>,
     /// The name of the epoch's key, which is the first key of the call.
     epoch: Cow<'e, str>,
-    /// The other keys: first those of the plain way, then those of the other entries.
+    /// The other keys.
     pub(super) keys: Vec<Cow<'e, str>>,
     numbers: HashMap<&'e str, usize>,
     /// The numbers of the keys of queues, by the keys of their limiters.
     queues: HashMap<&'e str, usize>,
-    /// The words after the keys: the instant, those of the plain way, and the expected epoch.
+    /// The words after the keys: the instant and the expected epoch.
     args: Cmd,
-    /// The other entries, as `entries.lua` reads them.
+    /// The entries, as `entries.lua` reads them.
     packed: Vec<u8>,
 }
 
@@ -49,26 +51,24 @@ impl<'e> ScriptCall<'e> {
         expected: Expected,
         entries: &'e [Entry],
     ) -> Self {
-        let plain = PlainWay::of(entries);
-        let mut keys = Vec::with_capacity(1);
-        keys.extend(plain.keys().map(Cow::Borrowed));
         let mut call = Self {
             entries,
-            plain,
+            groups: alike::group(entries),
             epoch,
-            keys,
+            keys: Vec::with_capacity(1),
             numbers: HashMap::default(),
             queues: HashMap::default(),
-            args: Cmd::with_capacity(3, 64),
-            packed: Vec::new(),
+            args: Cmd::with_capacity(2, 40),
+            packed: Vec::with_capacity(128 * entries.len()),
         };
         call.args.arg(now.unwrap_or(-1 - expected.seen));
-        call.args.write_arg(&call.plain.packed());
         call.args.write_arg(expected.word().as_bytes());
-        for (i, entry) in entries.iter().enumerate() {
-            if matches!(call.plain.ways[i], Way::Long) {
-                call.push(entry);
+        for group in std::mem::take(&mut call.groups) {
+            match *group {
+                [one] => call.push(&entries[one]),
+                _ => call.push_alike(&group),
             }
+            call.groups.push(group);
         }
         call
     }
@@ -97,11 +97,9 @@ impl<'e> ScriptCall<'e> {
                 command.write_arg(word);
             }
         }
-        if !self.packed.is_empty() {
-            command.write_arg(&self.packed);
-            if database > 0 {
-                command.write_arg(channel_end(database).as_bytes());
-            }
+        command.write_arg(&self.packed);
+        if database > 0 {
+            command.write_arg(channel_end(database).as_bytes());
         }
         command
     }
@@ -109,140 +107,122 @@ impl<'e> ScriptCall<'e> {
     fn push(&mut self, entry: &'e Entry) {
         match entry {
             Entry::Reserve { checks, budget, ticket: Some(ticket) } => {
-                match of_queue(checks).and_then(|q| Some((q, checks[q].turn.as_ref()?))) {
-                    None => self.packed.push(b'T'),
-                    Some((q, turn)) => {
-                        self.packed.push(b'Q');
-                        self.queue(checks, q);
-                        self.number(turn.priority as i64 + 1);
-                        self.number(turn.weight);
-                        self.text(turn.tenant.as_bytes());
+                let Ticket { gateway, number, deadline } = *ticket;
+                let numbers = [*budget, gateway, number, deadline];
+                match of_queue(checks) {
+                    None => self.write(&wire::RESERVE_WITH_TICKET, checks, &numbers),
+                    Some(q) => {
+                        let [budget, gateway, number, deadline] = numbers;
+                        let numbers = [budget, gateway, number, deadline, q as i64 + 1];
+                        self.write_in_turn(&wire::RESERVE_IN_TURN, checks, q, &numbers);
                     }
                 }
-                let Ticket { gateway, number, deadline } = *ticket;
-                [gateway, number, deadline, *budget].into_iter().for_each(|n| self.number(n));
-                self.checks(checks);
             }
             Entry::Block { checks, budget, ask } => {
-                self.packed.push(b'B');
-                [ask.requests, ask.reach, ask.jump, *budget]
-                    .into_iter()
-                    .for_each(|n| self.number(n));
-                self.checks(checks);
+                let BlockAsk { requests, reach, jump } = *ask;
+                self.write(&wire::RESERVE_BLOCK, checks, &[*budget, requests, reach, jump]);
             }
             Entry::Reserve { checks, budget, ticket: None } => {
-                self.packed.push(b'D');
-                self.number(*budget);
-                self.checks(checks);
+                self.write(&wire::RESERVE, checks, &[*budget]);
             }
             Entry::MoveUp { checks, budget, parts } => {
-                self.packed.push(b'U');
-                self.number(*budget);
-                self.checks(checks);
-                for Part { at, grant } in parts {
-                    let numbers = [*at, grant.whole, grant.ticks, grant.born, grant.aux];
-                    numbers.into_iter().for_each(|n| self.number(n));
-                }
+                self.write(&wire::MOVE_UP, checks, &[*budget]);
+                self.text(parts.iter().flat_map(|Part { at, grant }| {
+                    [*at, grant.whole, grant.ticks, grant.born, grant.aux]
+                }));
             }
             Entry::Refund { check, grant } => {
-                self.packed.push(b'G');
-                self.head(check);
-                for number in [check.cost, grant.whole, grant.ticks, grant.born, grant.aux] {
-                    self.number(number);
-                }
-                self.rule(check);
+                let Grant { whole, ticks, born, aux } = *grant;
+                self.write(&wire::REFUND, slice::from_ref(check), &[whole, ticks, born, aux]);
             }
             Entry::Renew { check, grant } => {
-                self.packed.push(b'R');
-                self.head(check);
-                self.number(grant.whole);
-                self.number(grant.ticks);
-                self.rule(check);
+                self.write(&wire::RENEW, slice::from_ref(check), &[grant.whole, grant.ticks]);
             }
-            Entry::Forget { check } => {
-                self.packed.push(b'X');
-                self.head(check);
-                self.rule(check);
-            }
-            Entry::Confirm { checks, place } => self.push_place(b'C', checks, *place),
-            Entry::Leave { checks, place } => self.push_place(b'V', checks, *place),
+            Entry::Forget { check } => self.write(&wire::FORGET, slice::from_ref(check), &[]),
+            Entry::Confirm { checks, place } => self.push_place(&wire::CONFIRM, checks, *place),
+            Entry::Leave { checks, place } => self.push_place(&wire::LEAVE, checks, *place),
             Entry::Tenants { check } => {
-                self.packed.push(b'N');
-                self.queue_of(check);
+                let queue = self.queue_of(check);
                 // The turns at a concurrency limiter are not lost with other data.
-                self.number(if check.is_lease() { -1 } else { horizon(check) });
+                let horizon = if check.is_lease() { -1 } else { horizon(check) };
+                self.write(&wire::TENANTS, &[], &[queue, horizon]);
             }
-            Entry::Look { check } => {
-                self.packed.push(b'P');
-                self.head(check);
-                self.rule(check);
-            }
+            Entry::Look { check } => self.write(&wire::LOOK, slice::from_ref(check), &[]),
             Entry::Pause { check, pause } => {
-                self.packed.push(b'Z');
-                self.head(check);
-                self.number(pause.span.clamp(0, MAX_PAUSE));
-                self.number(pause.status.into());
-                self.number(pause.empties(check).into());
-                self.rule(check);
+                let span = pause.span.clamp(0, MAX_PAUSE);
+                let numbers = [span, pause.status.into(), pause.empties(check).into()];
+                self.write(&wire::PAUSE, slice::from_ref(check), &numbers);
             }
-            Entry::Charge { check } => {
-                self.packed.push(b'K');
-                self.head(check);
-                self.number(check.cost);
-                self.rule(check);
-            }
+            Entry::Charge { check } => self.write(&wire::CHARGE, slice::from_ref(check), &[]),
             Entry::Lower { check, remaining } => {
-                self.packed.push(b'M');
-                self.head(check);
-                self.number((*remaining).max(0));
-                self.rule(check);
+                self.write(&wire::LOWER, slice::from_ref(check), &[(*remaining).max(0)]);
             }
         }
     }
 
-    fn push_place(&mut self, step: u8, checks: &'e Checks, place: Place) {
-        self.packed.push(step);
-        self.queue(checks, of_queue(checks).unwrap_or_default());
-        self.number(place.0.cast_signed());
-        self.checks(checks);
+    /// Writes requests for the same cost of one bucket as one entry.
+    fn push_alike(&mut self, group: &Alike) {
+        let entries = self.entries;
+        let budgets = || group.iter().map(|i| entries[*i].budget());
+        let (least, greatest) = (budgets().min().unwrap_or(0), budgets().max().unwrap_or(0));
+        let numbers = [group.len() as i64, least];
+        self.write(&wire::RESERVE_ALIKE, entries[group[0]].checks(), &numbers);
+        self.text(budgets().filter(|_| least < greatest));
     }
 
-    fn checks(&mut self, checks: &'e Checks) {
+    fn push_place(&mut self, form: &EntryForm, checks: &'e Checks, place: Place) {
+        let q = of_queue(checks).unwrap_or_default();
+        self.write_in_turn(form, checks, q, &[q as i64 + 1, place.0.cast_signed()]);
+    }
+
+    fn write(&mut self, form: &EntryForm, checks: &'e [Check], numbers: &[i64]) {
+        self.write_in_turn(form, checks, usize::MAX, numbers);
+    }
+
+    /// Writes an entry without its text. The request takes its turn at the limiter with index `q`.
+    fn write_in_turn(&mut self, form: &EntryForm, checks: &'e [Check], q: usize, numbers: &[i64]) {
+        debug_assert_eq!(numbers.len(), form.numbers.len(), "{form:?}");
+        self.packed.push(form.letter);
         self.number(checks.len() as i64);
-        for check in checks.iter() {
-            self.head(check);
-            self.number(check.cost);
-            self.number(i64::from(check.enforce));
-            self.rule(check);
-            if takes_turns(check) {
-                let turn = match &check.turn {
-                    Some(turn) => Cow::Borrowed(turn),
-                    None => Cow::Owned(Turn::of_nobody()),
-                };
-                self.number(turn.priority as i64 + 1);
-                self.number(turn.weight);
-                self.text(turn.tenant.as_bytes());
-            }
+        for (i, check) in checks.iter().enumerate() {
+            self.limiter(check, i == q || takes_turns(check));
+        }
+        numbers.iter().for_each(|number| self.number(*number));
+    }
+
+    fn limiter(&mut self, check: &'e Check, has_queue: bool) {
+        let key = self.key(check);
+        self.number(key);
+        let queue = if has_queue { self.queue_of(check) } else { 0 };
+        self.number(queue);
+        let args = check.algorithm.args();
+        self.number(25 + 8 * args.len() as i64);
+        self.packed.push(check.algorithm.letter());
+        for number in [check.cost, check.enforce.into(), horizon(check)] {
+            self.number(number);
+        }
+        args.into_iter().for_each(|arg| self.number(arg));
+        if has_queue {
+            let turn = match &check.turn {
+                Some(turn) => Cow::Borrowed(turn),
+                None => Cow::Owned(Turn::of_nobody()),
+            };
+            self.number(turn.priority as i64 + 1);
+            self.number(turn.weight);
+            self.number(turn.tenant.len() as i64);
+            self.packed.extend_from_slice(turn.tenant.as_bytes());
         }
     }
 
-    /// Writes the number of the queue of check `q`, and of that check.
-    fn queue(&mut self, checks: &'e Checks, q: usize) {
-        self.queue_of(&checks[q]);
-        self.number(q as i64 + 1);
-    }
-
-    /// Writes the number of the first key of a limiter's queue. The other one follows it. The key of the limiter comes before
-    /// them, so that the script can read the state of the first entry with the epoch.
-    fn queue_of(&mut self, check: &'e Check) {
-        self.key(check);
+    /// Returns the number of the first key of a limiter's queue. The other one follows it.
+    fn queue_of(&mut self, check: &'e Check) -> i64 {
         let next = self.keys.len();
         let number = *self.queues.entry(&check.key).or_insert(next);
         if number == next {
             let names = QUEUE_KEYS.iter().map(|end| Cow::Owned(format!("{}{end}", check.key)));
             self.keys.extend(names);
         }
-        self.number(number as i64 + 2);
+        number as i64 + 2
     }
 
     /// Returns the number of the key of a limiter.
@@ -256,29 +236,22 @@ impl<'e> ScriptCall<'e> {
         number as i64 + 2
     }
 
-    fn head(&mut self, check: &'e Check) {
-        let number = self.key(check);
-        self.number(number);
-        self.number(check.algorithm.letter().into());
-    }
-
-    fn rule(&mut self, check: &'e Check) {
-        self.number(horizon(check));
-        check.algorithm.args().into_iter().for_each(|arg| self.number(arg));
-        match check.is_lease() {
-            true if takes_turns(check) => self.queue_of(check),
-            true => self.number(0),
-            false => {}
-        }
-    }
-
-    fn text(&mut self, text: &[u8]) {
-        self.number(text.len() as i64);
-        self.packed.extend_from_slice(text);
+    /// Writes the text of an entry, which consists of numbers.
+    fn text(&mut self, numbers: impl Iterator<Item = i64> + Clone) {
+        self.number(8 * numbers.clone().count() as i64);
+        numbers.for_each(|number| self.number(number));
     }
 
     fn number(&mut self, number: i64) {
         self.packed.extend_from_slice(&(number as f64).to_le_bytes());
+    }
+}
+
+/// The horizon as the script reads it: that of a limiter which trusts the store after a loss is negative.
+fn horizon(check: &Check) -> Micros {
+    match check.on_loss {
+        OnLoss::Close => check.horizon,
+        OnLoss::Trust => -1 - check.horizon,
     }
 }
 

@@ -2,10 +2,9 @@
 //! and the script itself, whose functions it makes in each call. Sends nothing, and reads only refusals.
 
 use super::{
-    hash,
+    hash, modules,
     reason::{is_elsewhere, is_passing, plainly},
 };
-use crate::algorithm::SCRIPT;
 use std::sync::LazyLock;
 
 /// The first part of the name of each library. The second is the hash of the text, so that two versions of Paceway have a
@@ -17,7 +16,7 @@ pub(super) static PROGRAM: LazyLock<Program> = LazyLock::new(Program::new);
 
 /// Both forms of the script, and the names by which a server knows them.
 pub(super) struct Program {
-    pub(super) script: &'static str,
+    pub(super) script: String,
     /// The name of the script: its SHA-1.
     pub(super) hash: String,
     pub(super) library: String,
@@ -40,14 +39,14 @@ pub(super) enum LibraryRefusal {
 
 impl Program {
     fn new() -> Self {
-        // A server gives a library neither `math` nor `redis.call` while it loads, so the first call makes the functions. It
+        let modules = modules::text();
+        // A server gives a library neither `math` nor `redis.call` while it loads, so the first call makes the modules. It
         // keeps them until it ends. A call without keys asks whether the function is there.
         let body = format!(
             "local run\n\
              local function build()\n\
-             return function(KEYS, ARGV)\n\
-             {SCRIPT}\
-             end\n\
+             {modules}\
+             return require 'entries'\n\
              end\n\
              local function decide(keys, args)\n\
              if #keys == 0 then return 0 end\n\
@@ -60,7 +59,8 @@ impl Program {
         // which runs until it writes.
         let library =
             format!("#!lua name={function}\n{body}redis.register_function('{function}', decide)\n");
-        Self { script: SCRIPT, hash: hash(SCRIPT), library, function }
+        let script = modules + "return require 'entries'(KEYS, ARGV)\n";
+        Self { hash: hash(&script), script, library, function }
     }
 }
 

@@ -1,10 +1,15 @@
-if part == 'gone' then
 -- Requests of gateways that have died, or do not reach the store. Twin of queue/gone.rs.
-local stored, queue = lazy.stored, lazy.queue
-local GONE, LOOK_EVERY = 16, 500000
 
--- Forgets requests whose slots were before `overdue`.
-local function forget_overdue(q, overdue)
+local call, queue, slots = require 'call', require 'fair.queue', require 'fair.queue.slots'
+local stored, turns = require 'fair.stored', require 'fair.turns'
+local M = {}
+
+local GONE, LOOK_EVERY, OVERDUE = 16, 500000, 1000000
+
+-- Forgets requests whose slots have passed: their gateways have died, or do not reach the store.
+function M.forget_overdue(q)
+  local overdue = call.now - OVERDUE
+  if q.is_new or q.first >= overdue then return end
   local first = stored.ordered(q, 'ZRANGEBYSCORE', 0, '+inf', 'WITHSCORES', 'LIMIT', 0, GONE + 1)
   for i = 1, #first, 2 do
     local id = first[i]
@@ -12,7 +17,7 @@ local function forget_overdue(q, overdue)
     if q.first >= overdue or i > 2 * GONE then break end
     local it = stored.request(q, id)
     if it then
-      if not it.called then lazy.turns.remove(q, id, it) end
+      if not it.called then turns.remove(q, id, it) end
       queue.forget(q, id, it)
     else
       stored.ordered(q, 'ZREM', id)
@@ -21,19 +26,19 @@ local function forget_overdue(q, overdue)
 end
 
 -- Gives the next slots whose gateways have died to other requests, if they are alike to the one that confirms.
-local function forget_gone(q, like, refund)
-  local firsts = stored.ordered(q, 'ZRANGEBYSCORE', now, '+inf', 'LIMIT', 0, GONE)
+function M.forget_gone(q, like, refund)
+  local firsts = stored.ordered(q, 'ZRANGEBYSCORE', call.now, '+inf', 'LIMIT', 0, GONE)
   local fields = {}
   for i, id in ipairs(firsts) do fields[i] = 'r' .. id end
   stored.fetch(q, fields)
-  q.next_look = now + LOOK_EVERY
+  q.next_look = call.now + LOOK_EVERY
   for _, id in ipairs(firsts) do
     local it = stored.request(q, id)
     if it and it.like == like and queue.is_gone(q, it) then
-      lazy.slots.leave(q, id, it, refund)
-      q.next_look = now
+      slots.leave(q, id, it, refund)
+      q.next_look = call.now
     end
   end
 end
-return { forget_overdue = forget_overdue, forget_gone = forget_gone }
-end
+
+return M

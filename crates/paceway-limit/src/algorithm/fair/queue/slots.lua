@@ -1,10 +1,13 @@
-if part == 'slots' then
 -- Requests that move to other slots, so that one more fits in, and those that leave theirs. Twin of queue.rs, too.
-local stored, queue = lazy.stored, lazy.queue
+
+local call, queue, stored, turns = require 'call', require 'fair.queue', require 'fair.stored', require 'fair.turns'
+local M = {}
+
+local unpack_from = struct.unpack
 local MOST_MOVED, LOOKS, FEW = 16, 128, 8
 
 -- The last requests with slots from `from` to `to`, the last first, in pieces: mostly the first one is meant.
-local function last(q, from, to)
+function M.last(q, from, to)
   local piece, i, offset = {}, 0, 0
   return function()
     i = i + 1
@@ -26,15 +29,15 @@ local function number(id) return (unpack_from('>d', id)) end
 
 -- The requests that have to move so that a request with this `deadline` gets a slot, if a slot at `goal` is free; nil if
 -- there is no way. `but` do not move. With the deadline of the last one.
-local function chain(q, deadline, like, goal, but)
+function M.chain(q, deadline, like, goal, but)
   local chain, fixed, limit = {}, {}, deadline
   for _, id in ipairs(but) do fixed[id] = true end
   while goal > limit do
     if #chain >= MOST_MOVED then return nil end
     local best, furthest
-    for id in last(q, 0, limit) do
+    for id in M.last(q, 0, limit) do
       local it = stored.request(q, id)
-      if it and not fixed[id] and not it.called and it.like == like and it.at > now and it.at >= q.closed and it.deadline > limit then
+      if it and not fixed[id] and not it.called and it.like == like and it.at > call.now and it.at >= q.closed and it.deadline > limit then
         if not furthest or it.deadline > furthest or it.deadline == furthest and number(id) > number(best) then
           best, furthest = id, it.deadline
         end
@@ -48,12 +51,12 @@ local function chain(q, deadline, like, goal, but)
 end
 
 -- Removes a request. The last request that is alike takes its slot.
-local function leave(q, id, it, refund)
-  if not it.called then lazy.turns.remove(q, id, it) end
+function M.leave(q, id, it, refund)
+  if not it.called then turns.remove(q, id, it) end
   queue.forget(q, id, it)
   local slot = { at = it.at, grants = it.grants }
-  if it.at >= math.max(q.closed, now) then
-    for last_id in last(q, it.at + 1, '+inf') do
+  if it.at >= math.max(q.closed, call.now) then
+    for last_id in M.last(q, it.at + 1, '+inf') do
       local other = stored.request(q, last_id)
       if other and not other.called and other.like == it.like and not queue.is_gone(q, other) then
         slot = queue.give(q, last_id, slot)
@@ -65,13 +68,13 @@ local function leave(q, id, it, refund)
 end
 
 -- Whether a request that costs less waits for one of the last slots before `deadline`.
-local function has_cheaper(q, deadline, cost)
+function M.has_cheaper(q, deadline, cost)
   if cost == 1 then return false end
-  for id in last(q, 0, deadline) do
+  for id in M.last(q, 0, deadline) do
     local it = stored.request(q, id)
     if it and it.cost < cost then return true end
   end
   return false
 end
-return { last = last, chain = chain, leave = leave, has_cheaper = has_cheaper }
-end
+
+return M

@@ -116,7 +116,7 @@ impl Session {
         match self.call(&write("EVALSHA", &PROGRAM.hash), is_asking).await? {
             // The server has no script of this hash and has executed nothing.
             Value::ServerError(error) if error.code() == "NOSCRIPT" => {
-                self.call(&write("EVAL", PROGRAM.script), is_asking).await
+                self.call(&write("EVAL", &PROGRAM.script), is_asking).await
             }
             said => Ok(said),
         }

@@ -1,5 +1,5 @@
-//! Two ways of the script through one rule: many plain requests in one step, or one with a block, and each by itself. The
-//! same replies, the memory store's too, and the same states afterwards.
+//! The one closed step of the library: requests that ask one bucket for the same cost are one entry of a call. It gives the replies
+//! that the requests get one by one, from the library and from the memory store, and leaves the same states.
 
 use crate::{
     support::{Redis, Said},
@@ -57,11 +57,10 @@ enum Ask {
     Pause(usize, i64),
 }
 
-/// With `plain` nothing leaves a hole, and the clock runs back, too.
-fn calls(plain: bool, most: usize) -> impl Strategy<Value = Vec<Call>> {
+/// With `is_simple` nothing leaves a hole, and the clock runs back, too.
+fn calls(is_simple: bool, most: usize) -> impl Strategy<Value = Vec<Call>> {
     let budget = || prop_oneof![3 => Just(0), 2 => 0..3_000_000i64, 1 => 0..2 * HOUR];
     let budgets = prop_oneof![
-        // A window takes the plain way for one request of a call.
         3 => budget().prop_map(|budget| vec![budget]),
         1 => (budget(), 1..20usize).prop_map(|(budget, count)| vec![budget; count]),
         1 => prop::collection::vec(budget(), 1..20),
@@ -77,7 +76,7 @@ fn calls(plain: bool, most: usize) -> impl Strategy<Value = Vec<Call>> {
             Ask::Block { key, cost, budget, ask }
         })
         .boxed();
-    let ask = match plain {
+    let ask = match is_simple {
         true => prop_oneof![3 => same, 1 => block].boxed(),
         false => prop_oneof![
             8 => same,
@@ -89,7 +88,7 @@ fn calls(plain: bool, most: usize) -> impl Strategy<Value = Vec<Call>> {
         ]
         .boxed(),
     };
-    let back = if plain { -2_000_000 } else { 0 };
+    let back = if is_simple { -2_000_000 } else { 0 };
     let after = prop_oneof![Just(0), 0..1_000i64, 0..3_000_000i64, 0..3 * HOUR, back..1i64];
     let call = (after, prop::collection::vec(ask, 1..4));
     prop::collection::vec(call.prop_map(|(after, asks)| Call { after, asks }), 1..most)
@@ -107,10 +106,10 @@ fn wide_bucket() -> impl Strategy<Value = Algorithm> {
 #[case::token_bucket(prop_oneof![token_bucket(), wide_bucket()].boxed(), 20)]
 #[case::sliding_window(sliding_window(), 60)]
 #[case::both(prop_oneof![token_bucket(), sliding_window()].boxed(), 20)]
-fn the_short_way_is_the_long_way(
+fn requests_of_one_entry_are_decided_as_one_by_one(
     #[case] rule: BoxedStrategy<Algorithm>,
     #[case] most: usize,
-    #[values(true, false)] plain: bool,
+    #[values(true, false)] is_simple: bool,
 ) {
     let servers = [Redis::that_is_heard(), Redis::that_is_heard()];
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
@@ -118,7 +117,7 @@ fn the_short_way_is_the_long_way(
     let case = AtomicU64::new(0);
     let mut runner = TestRunner::new(ProptestConfig::with_cases(256));
     let rules = [rule.clone(), rule.clone(), rule];
-    let result = runner.run(&(rules, calls(plain, most)), |(rules, calls)| {
+    let result = runner.run(&(rules, calls(is_simple, most)), |(rules, calls)| {
         let case = case.fetch_add(1, Relaxed);
         let key = |i: usize| format!("{{{case}}}:{i}");
         let check = |i: usize, cost: i64| {
@@ -143,8 +142,8 @@ fn the_short_way_is_the_long_way(
                 granted.extend(given.map(|(check, part)| (check.clone(), part.grant)));
             }
             for i in 0..3 {
-                let [short, long] = servers.each_ref().map(|redis| state(redis, &key(i)));
-                prop_assert_eq!(short, long);
+                let [together, alone] = servers.each_ref().map(|redis| state(redis, &key(i)));
+                prop_assert_eq!(together, alone);
             }
         }
         Ok(())
@@ -186,8 +185,7 @@ fn entries(
     }
 }
 
-/// The stored state of a key, but not until when a window lives: the short way extends that with each request of a call, the
-/// long way once.
+/// The stored state of a key, but not until when a window lives, which is extended seldom.
 fn state(redis: &Redis, key: &str) -> Said {
     let mut said = redis.command(&["GET", key]);
     if let Said::Bytes(Some(bytes)) = &mut said {
@@ -199,9 +197,9 @@ fn state(redis: &Redis, key: &str) -> Said {
     said
 }
 
-/// On the second, each key is looked at after all calls: a look at a group is impossible.
+/// On the second server each key is looked at after all requests, so that these are written one by one.
 async fn compare(
-    [short, long]: &[RedisStore; 2],
+    [together, alone]: &[RedisStore; 2],
     memory: &MemoryStore,
     now: i64,
     entries: &[Entry],
@@ -210,7 +208,7 @@ async fn compare(
         return Ok(Vec::new());
     }
     let expected = memory.run_at(now, entries);
-    let said = short.run_at(Some(now), entries).await;
+    let said = together.run_at(Some(now), entries).await;
     prop_assert_eq!(said.as_ref(), Ok(&expected));
     let mut seen = HashSet::new();
     let checks = entries.iter().flat_map(|entry| entry.checks().iter());
@@ -218,7 +216,7 @@ async fn compare(
         .filter(|check| seen.insert(check.key.clone()))
         .map(|check| Entry::Look { check: check.clone() });
     let looked_at: Vec<_> = entries.iter().cloned().chain(looks).collect();
-    let mut said = long
+    let mut said = alone
         .run_at(Some(now), &looked_at)
         .await
         .map_err(|error| TestCaseError::fail(error.to_string()))?;
@@ -273,12 +271,11 @@ async fn a_foreign_value_is_an_error_of_its_group_only(#[case] keys: &[&str]) {
     }
 }
 
-/// More keys than a call has groups, and one of them more often than it may.
+/// More keys than a call of a gateway has, some of them twice.
 #[tokio::test]
 async fn any_number_of_keys_goes_into_one_call() {
     let redis = Redis::that_is_heard();
     let store = connect(&redis).await;
-    // A call has 1024 groups at most. The entries beyond them take longer, and a reply that takes 2 s is given up.
     let mut entries: Vec<_> = (0..1200).map(|i| ask(&bucket(&format!("{{k}}:{i}"), 2))).collect();
     entries.extend([0, 0, 1100, 1100].map(|i| ask(&bucket(&format!("{{k}}:{i}"), 2))));
     let said = admitted(&store, &entries).await;
@@ -300,16 +297,6 @@ async fn any_number_of_keys_goes_into_one_call() {
     let said = admitted(&store, &five_times).await;
     let said = said.chunks(300).map(|said| said.iter().all(|said| *said == Ok(true)));
     assert_eq!(said.collect::<Vec<_>>(), [true, true, false, false, false]);
-}
-
-/// A user who may not read many keys at once reads them one by one.
-#[tokio::test]
-async fn rights_of_an_earlier_version_are_enough() {
-    let redis = Redis::that_is_heard();
-    redis.command(&["ACL", "SETUSER", "default", "-mget"]);
-    let store = connect(&redis).await;
-    let entries = ["{k}:a", "{k}:b", "{k}:a"].map(|key| ask(&bucket(key, 1)));
-    assert_eq!(admitted(&store, &entries).await, [Ok(true), Ok(true), Ok(false)]);
 }
 
 /// Limiters share calls, and still what is refused to one of them is not refused to the others.

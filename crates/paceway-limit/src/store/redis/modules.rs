@@ -1,0 +1,77 @@
+//! The text that decides on the server: the Lua modules of `algorithm`, put together.
+
+use super::wire;
+use std::fmt::Write;
+
+/// A module by its name, and its text.
+struct Module {
+    path: &'static str,
+    text: &'static str,
+}
+
+macro_rules! modules {
+    ($($path:literal),* $(,)?) => {
+        [$(Module { path: $path, text: include_str!(concat!("../../algorithm/", $path, ".lua")) }),*]
+    };
+}
+
+/// The modules, in any order: each is made when another one first names it.
+const MODULES: [Module; 33] = modules![
+    "call",
+    "common",
+    "concurrency",
+    "concurrency/waiters",
+    "entries",
+    "epoch",
+    "fair/bookings",
+    "fair/queue",
+    "fair/queue/confirm",
+    "fair/queue/free_permits",
+    "fair/queue/gone",
+    "fair/queue/slots",
+    "fair/steps",
+    "fair/stored",
+    "fair/turns",
+    "fixed_window",
+    "gate",
+    "leaky_bucket",
+    "replies",
+    "reserve",
+    "reserve/adjust",
+    "sliding_window",
+    "sliding_window/laws",
+    "sliding_window/state",
+    "sliding_window/stored",
+    "state",
+    "timeline",
+    "timeline/conversion",
+    "timeline/credit",
+    "timeline/holes",
+    "token_bucket",
+    "token_bucket/block",
+    "warm_up",
+];
+
+/// Returns the text of all modules and of `require`, which makes them by their names, such as `fair.queue`. `entries` is the
+/// one that executes a call.
+pub(super) fn text() -> String {
+    let mut text = "local texts, made = {}, {}\n\
+        local function require(name)\n  \
+          local module = made[name]\n  \
+          if module == nil then\n    \
+            module = texts[name]()\n    \
+            made[name] = module\n  \
+          end\n  \
+          return module\n\
+        end\n"
+        .to_owned();
+    let mut add = |name: &str, module: &str| {
+        // Writing into a `String` does not fail.
+        let _ = write!(text, "texts['{name}'] = function()\n{module}end\n");
+    };
+    for Module { path, text } in MODULES {
+        add(&path.replace('/', "."), text);
+    }
+    add("wire", &wire::module());
+    text
+}
