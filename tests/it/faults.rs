@@ -54,7 +54,7 @@ async fn of_one_server(
         Fault::SlowLink,
         Fault::SwallowingLink,
         Fault::CutLink,
-        Fault::ScriptsFlushed,
+        Fault::FunctionsFlushed,
         Fault::Flushed,
         Fault::Evicting,
         Fault::WrongType

@@ -94,7 +94,7 @@ enum What {
     Flushes,
     RestartsEmpty,
     RestartsWithItsData,
-    ForgetsScripts,
+    ForgetsFunctions,
     Reloads,
 }
 
@@ -102,7 +102,7 @@ enum What {
 #[case::flushed(What::Flushes, 1.0)]
 #[case::restarted_empty(What::RestartsEmpty, 1.0)]
 #[case::restarted_with_its_data(What::RestartsWithItsData, 1.0)]
-#[case::without_scripts(What::ForgetsScripts, 0.0)]
+#[case::without_functions(What::ForgetsFunctions, 0.0)]
 #[case::reloaded_and_stuck(What::Reloads, 0.0)]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_law_holds_across_what_a_server_does(#[case] what: What, #[case] lost: f64) {
@@ -126,7 +126,7 @@ async fn the_law_holds_across_what_a_server_does(#[case] what: What, #[case] los
             redis.kill();
             redis.start_again();
         }
-        What::ForgetsScripts => {
+        What::ForgetsFunctions => {
             for _ in 0..20 {
                 redis.command(&["FUNCTION", "FLUSH"]);
                 until_passed(&upstream, 1).await;
@@ -145,7 +145,7 @@ async fn the_law_holds_across_what_a_server_does(#[case] what: What, #[case] los
     let statuses = load.end().await;
     assert_lawful(start, &upstream.arrivals(), RATE, RATE);
     // While it starts or loads it decides nothing.
-    let is_away = !matches!(what, What::Flushes | What::ForgetsScripts);
+    let is_away = !matches!(what, What::Flushes | What::ForgetsFunctions);
     let expected: &[u16] = if is_away { &[200, 429, 503] } else { &[200, 429] };
     assert_eq!(statuses.iter().find(|status| !expected.contains(status)), None);
     assert_eq!(losses(&gateways[..2]).await, [lost; 2]);

@@ -29,11 +29,16 @@ const NOW: i64 = 1_700_000_000_000_000;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// The beginning of the command by which a new connection looks for the function.
+const LOOKS: &[u8] = b"*3\r\n$5\r\nFCALL\r\n";
+
 /// How the server treats the first connection; it serves all others well.
 #[derive(Debug, Clone, Copy)]
 enum Manner {
     /// Says this to the first command and closes.
     SaysAndCloses(&'static str),
+    /// Has the function when it is connected to, and never when it is called. Says this when the library is loaded.
+    Forgets(&'static str),
     /// Says this to each command.
     Says(&'static str),
     /// A good answer, a byte at a time.
@@ -116,6 +121,10 @@ async fn serve(
         let count = match stream.read(&mut bytes).await? {
             0 => return Ok(()),
             count if !bytes[..count].starts_with(b"*") => continue,
+            _ if matches!(manner, Manner::Forgets(_)) && bytes.starts_with(LOOKS) => {
+                stream.write_all(b":0\r\n").await?;
+                continue;
+            }
             count if is_of_a_start(&bytes[..count]) => {
                 // It never says which server it is, and keeps no functions.
                 stream.write_all(b"-NOPERM 'fcall'\r\n").await?;
@@ -128,6 +137,15 @@ async fn serve(
         match manner {
             Manner::SaysAndCloses(words) => return stream.write_all(words.as_bytes()).await,
             Manner::Says(words) => stream.write_all(words.as_bytes()).await?,
+            Manner::Forgets(words) => {
+                // After the numbers of words and of bytes.
+                let said = match bytes.split(|byte| *byte == b'\n').nth(2) {
+                    Some(b"FCALL\r") => "-ERR Function not found\r\n",
+                    Some(b"FUNCTION\r") => words,
+                    _ => "-NOSCRIPT No matching script.\r\n",
+                };
+                stream.write_all(said.as_bytes()).await?;
+            }
             Manner::Dribbles => {
                 stream.set_nodelay(true)?;
                 for byte in good() {
@@ -152,7 +170,7 @@ async fn serve(
 
 /// Whether a command is one that each new connection begins with.
 fn is_of_a_start(command: &[u8]) -> bool {
-    command.ends_with(b"\r\nINFO\r\n") || command.starts_with(b"*3\r\n$5\r\nFCALL\r\n")
+    command.ends_with(b"\r\nINFO\r\n") || command.starts_with(LOOKS)
 }
 
 fn ask() -> Entry {
@@ -283,6 +301,24 @@ async fn a_server_that_never_knows_the_script_is_told_it_once_a_call() {
     let error = decide(&store).await.expect_err("no answer");
     assert_eq!(error.kind(), "refused");
     assert_eq!(server.commands.load(SeqCst), 2);
+}
+
+/// A call is sent as a script when the function is not there, however often the library was loaded.
+#[rstest]
+#[case::takes_it("$1\r\na\r\n", 8)]
+#[case::has_it_already("-ERR Library 'a' already exists\r\n", 8)]
+#[case::is_full("-OOM command not allowed when used memory > 'maxmemory'.\r\n", 4)]
+#[case::forbids_it("-NOPERM this user has no permissions\r\n", 4)]
+#[tokio::test]
+async fn a_server_that_never_has_the_function_is_told_it_a_few_times_a_call(
+    #[case] says: &'static str,
+    #[case] commands: usize,
+) {
+    let server = Server::start(Manner::Forgets(says)).await;
+    let store = server.store().await;
+    let error = decide(&store).await.expect_err("no answer");
+    assert_eq!(error.kind(), "refused");
+    assert_eq!(server.commands.load(SeqCst), commands);
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ pub(super) enum Fault {
     SlowLink,
     SwallowingLink,
     CutLink,
-    ScriptsFlushed,
+    FunctionsFlushed,
     Flushed,
     Evicting,
     WrongType,
@@ -60,7 +60,7 @@ impl Fault {
             Self::SlowLink => servers.link().set(Weather::Slow(Duration::from_millis(300))),
             Self::SwallowingLink => servers.link().set(Weather::Swallows),
             Self::CutLink => servers.link().set(Weather::Cut),
-            Self::ScriptsFlushed => drop(servers.suffers().command(&["FUNCTION", "FLUSH"])),
+            Self::FunctionsFlushed => drop(servers.suffers().command(&["FUNCTION", "FLUSH"])),
             Self::Flushed => drop(servers.suffers().command(&["FLUSHALL"])),
             Self::Evicting => {
                 let redis = servers.suffers();
@@ -141,7 +141,7 @@ impl Fault {
             }
             Self::Paused
             | Self::Sleeps
-            | Self::ScriptsFlushed
+            | Self::FunctionsFlushed
             | Self::Flushed
             | Self::SlotsMove => {}
         }
@@ -149,7 +149,7 @@ impl Fault {
 
     /// Whether the store makes no decision while the fault lasts.
     pub(super) fn is_outage(self) -> bool {
-        !matches!(self, Self::ScriptsFlushed | Self::Flushed | Self::WrongType | Self::SlotsMove)
+        !matches!(self, Self::FunctionsFlushed | Self::Flushed | Self::WrongType | Self::SlotsMove)
     }
 
     /// Whether another server has the place of the one that is out, and keeps it.
@@ -167,7 +167,7 @@ impl Fault {
             Self::SlowLink => "link slow by 300 ms each way",
             Self::SwallowingLink => "link swallows everything",
             Self::CutLink => "link cut",
-            Self::ScriptsFlushed => "`FUNCTION FLUSH`",
+            Self::FunctionsFlushed => "`FUNCTION FLUSH`",
             Self::Flushed => "`FLUSHALL`",
             Self::Evicting => "`maxmemory` reached, keys evicted",
             Self::WrongType => "the key holds a list",

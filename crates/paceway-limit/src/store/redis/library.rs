@@ -11,6 +11,10 @@ use std::sync::LazyLock;
 /// library each.
 pub(super) const NAMES: &str = "paceway_";
 
+/// Errors of a server that takes no writes now. It refuses a function that may write before it runs, and a script when it
+/// writes.
+const NO_WRITES: [&str; 3] = ["OOM", "MISCONF", "NOREPLICAS"];
+
 /// Both forms, made once.
 pub(super) static PROGRAM: LazyLock<Program> = LazyLock::new(Program::new);
 
@@ -29,7 +33,7 @@ pub(super) struct Program {
 pub(super) enum LibraryRefusal {
     /// The server has no such function: it was never loaded, or removed since.
     Missing,
-    /// The server is about to take it, or another client to have memory again.
+    /// The server takes no writes now.
     Passing,
     /// The server keeps no functions, or not for this user, in its own words.
     Never(String),
@@ -74,7 +78,8 @@ impl LibraryRefusal {
             return Some(Self::Missing);
         }
         // An error of a command that the function has called names the script.
-        if words.starts_with("OOM") && !words.contains("script: ") {
+        let takes_none = NO_WRITES.iter().any(|start| words.starts_with(start));
+        if takes_none && !words.contains("script: ") {
             return Some(Self::Passing);
         }
         let is_forbidden = words.starts_with("NOPERM") && words.contains("'fcall'");
@@ -105,6 +110,10 @@ mod tests {
     #[case::not_loaded("ERR Function not found", Some(LibraryRefusal::Missing))]
     #[case::without_memory(
         "OOM command not allowed when used memory > 'maxmemory'.",
+        Some(LibraryRefusal::Passing)
+    )]
+    #[case::without_replicas(
+        "NOREPLICAS Not enough good replicas to write.",
         Some(LibraryRefusal::Passing)
     )]
     #[case::without_memory_and_flag(
