@@ -93,10 +93,10 @@ impl LibraryRefusal {
         if words.contains("already exists") {
             return None;
         }
-        match is_passing(words) || is_elsewhere(words) {
-            true => Some(Self::Passing),
-            false => Some(Self::Never(plainly(words).to_owned())),
+        if is_passing(words) || is_elsewhere(words) {
+            return Some(Self::Passing);
         }
+        Some(Self::Never(plainly(words).to_owned()))
     }
 }
 
