@@ -7,11 +7,7 @@ use crate::{
 };
 use paceway::{
     algorithm::{MAX_BUDGET, reserve::Part},
-    store::{
-        Check, Entry, Pause, Reply,
-        batch::{Beat, Heartbeat},
-        memory::MemoryStore,
-    },
+    store::{Beat, Check, Entry, Heartbeat, Pause, Reply, memory::MemoryStore},
 };
 use std::{sync::Arc, time::Duration};
 

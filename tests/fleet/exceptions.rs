@@ -12,7 +12,7 @@ use crate::{
 use paceway::{
     algorithm::Algorithm,
     limit::micros,
-    store::{OnFailure, Source, batch::ABSENT, health::SLOWEST},
+    store::{ABSENT, OnFailure, Source, health::SLOWEST},
 };
 
 /// A task whose limiters have no margin may wake this much later without asking again.

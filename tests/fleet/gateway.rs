@@ -7,7 +7,6 @@ use crate::{
     network::Network,
     upstream::{End, SeenRefusal, Upstream},
 };
-use metrics::Gauge;
 use paceway::{
     algorithm::{Grant, Level, concurrency::Ticket, fair::Place, reserve::Part},
     limit::{self, Callee, Caller, Reservation, Waiter},
@@ -88,9 +87,8 @@ impl Process {
         number: usize,
         life: usize,
     ) -> Self {
-        let gauge = Gauge::noop;
-        let metrics = HealthMetrics { breaker: gauge(), gateways: gauge(), up: gauge() };
-        let mut health = Health::new(metrics, Pace::new(TIMEOUT, PaceMetrics::noop()));
+        let pace = Pace::new(TIMEOUT, PaceMetrics::noop());
+        let mut health = Health::new(HealthMetrics::noop(), pace);
         if let Some(health) = Arc::get_mut(&mut health) {
             health.id = format!("life {life}@gateway {number}").into();
             health.blocks = match history.has_blocks {

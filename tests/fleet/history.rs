@@ -7,7 +7,7 @@ mod throttle;
 use fastrand::Rng;
 use paceway::{
     limit::micros,
-    store::{Check, batch::GONE},
+    store::{Check, GONE},
 };
 use std::{
     fmt,

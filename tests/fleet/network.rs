@@ -12,8 +12,7 @@ use fastrand::Rng;
 use paceway::{
     limit::{self, Reservation},
     store::{
-        BoxFuture, Entry, Opening, Pauses, Reply, Source, StoreError,
-        batch::{Beat, Heartbeat, Script},
+        Backend, Beat, BoxFuture, Entry, Heartbeat, Opening, Pauses, Reply, Source, StoreError,
         calls::Calls,
     },
 };
@@ -290,13 +289,9 @@ impl Line {
 
 // === impl Link ===
 
-impl Script for Link {
+impl Backend for Link {
     fn calls(&self) -> &Arc<Calls> {
         &self.calls
-    }
-
-    fn lane<'k>(&self, _: &'k str) -> &'k str {
-        ""
     }
 
     fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
@@ -311,7 +306,8 @@ impl Script for Link {
     }
 
     fn beat(&self, heartbeat: Heartbeat) -> BoxFuture<Result<Beat, StoreError>> {
-        let answer = self.network.send(self.line, Ask::Beat(heartbeat));
+        let ask = if heartbeat.is_last { Ask::Leave(heartbeat.id) } else { Ask::Beat(heartbeat) };
+        let answer = self.network.send(self.line, ask);
         let asked = Instant::now();
         let defect = self.network.world.lock().defect;
         Box::pin(async move {
@@ -320,15 +316,13 @@ impl Script for Link {
                     Err(StoreError::Timeout)
                 }
                 Ok(Ok(Said::Beat(beat))) => Ok(beat),
+                Ok(Ok(Said::Left)) => {
+                    Ok(Beat { gateways: 1, absent: 0, entered: false, now: None })
+                }
                 Ok(Err(error)) => Err(error),
                 _ => Err(StoreError::Protocol),
             }
         })
-    }
-
-    fn leave(&self, _: Arc<str>, id: Arc<str>) -> BoxFuture<Result<(), StoreError>> {
-        let answer = self.network.send(self.line, Ask::Leave(id));
-        Box::pin(async move { answer.await.map_err(|_| StoreError::Protocol)?.map(|_| ()) })
     }
 
     fn renew(&self) {

@@ -5,10 +5,7 @@ use crate::history::Micros;
 use paceway::{
     limit::micros,
     store::{
-        Check, Entry, Reply,
-        batch::{ABSENT, Beat, GONE, Heartbeat},
-        calls::Calls,
-        memory::MemoryStore,
+        ABSENT, Beat, Check, Entry, GONE, Heartbeat, Reply, calls::Calls, memory::MemoryStore,
     },
 };
 use std::{collections::BTreeMap, sync::Arc};

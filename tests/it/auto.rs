@@ -6,8 +6,7 @@ use crate::support::{
 use paceway::{
     algorithm::{auto_margin::LearnedMargin, auto_rate::LearnedRate},
     store::{
-        NoteChange,
-        batch::Script,
+        Backend, NoteChange,
         memory::MemoryStore,
         redis::{Epochs, RedisStore, RedisUrl},
     },
@@ -203,7 +202,7 @@ async fn gateways_share_a_margin_that_grows_at_a_refusal_and_survives_a_restart(
     assert_eq!(margin(&again[0]).await, 0.0);
 }
 
-async fn a_writer_that_has_not_read_the_text_changes_nothing(store: &dyn Script) {
+async fn a_writer_that_has_not_read_the_text_changes_nothing(store: &dyn Backend) {
     let key: Arc<str> = "paceway:{note}:A:note".into();
     let change = |expected: Option<&str>, text: &str| {
         Some(NoteChange { expected: expected.map(Into::into), text: text.into() })

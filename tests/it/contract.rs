@@ -1,6 +1,9 @@
 //! The promises of a store, on every store, and those of a limiter over it, as a call and as a layer.
 
 mod both_ways;
+#[path = "../../crates/paceway-limit/examples/own_store.rs"]
+#[allow(dead_code, reason = "its `main` runs as an example")]
+mod own_store;
 
 use crate::support::{Authority, Cluster, Redis};
 use both_ways::{
@@ -8,10 +11,11 @@ use both_ways::{
     a_lone_caller_who_comes_back_in_time_passes, callers_at_once_take_exactly_the_burst,
     callers_that_wait_come_no_faster_than_the_rate,
 };
+use own_store::OwnStore;
 use paceway::{
     algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket},
     store::{
-        Check, Checks, Decision, NoteChange, ScanPlace, Source, StoreAdmin, StoreError,
+        Backend, Check, Checks, Decision, NoteChange, ScanPlace, Source, StoreAdmin, StoreError,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
         redis::{Epochs, RedisStore, RedisUrl},
@@ -214,6 +218,20 @@ macro_rules! contract {
                 }
             )*
         }
+        mod own {
+            $(#[tokio::test] async fn $test() {
+                super::$test(super::over(super::OwnStore::default())).await;
+            })*
+            $(
+                #[rstest::rstest]
+                #[case::call(crate::contract::Way::Call)]
+                #[case::layer(crate::contract::Way::Layer)]
+                #[tokio::test]
+                async fn $way(#[case] way: super::Way) {
+                    super::$way(super::over(super::OwnStore::default()), way).await;
+                }
+            )*
+        }
         mod redis {
             $(#[tokio::test] async fn $test() {
                 let redis = super::Redis::that_is_heard();
@@ -298,7 +316,11 @@ pub(crate) async fn store(url: &RedisUrl) -> Arc<dyn StoreAdmin> {
     let script =
         RedisStore::open(url, &Epochs::new("paceway", metrics::Counter::noop())).expect("a store");
     script.connected(LIMIT).await.expect("a connection");
-    Arc::new(Batched::new(Arc::new(script), LIMIT, StoreMetrics::noop()))
+    over(script)
+}
+
+fn over(backend: impl Backend + 'static) -> Arc<dyn StoreAdmin> {
+    Arc::new(Batched::new(Arc::new(backend), LIMIT, StoreMetrics::noop()))
 }
 
 #[tokio::test]

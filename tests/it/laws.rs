@@ -10,8 +10,9 @@ use paceway::{
         concurrency::Ticket,
     },
     store::{
-        BoxFuture, Check, Checks, Decision, Entry, Reply, Source, Store, StoreAdmin, StoreError,
-        batch::{Batched, Script, StoreMetrics},
+        Backend, BoxFuture, Check, Checks, Decision, Entry, Reply, Source, Store, StoreAdmin,
+        StoreError,
+        batch::{Batched, StoreMetrics},
         calls::Calls,
         memory::MemoryStore,
         redis::RedisStore,
@@ -209,9 +210,9 @@ struct Noted {
     notes: Arc<Mutex<Vec<(i64, Entry, Reply)>>>,
 }
 
-impl Script for Noted {
+impl Backend for Noted {
     fn calls(&self) -> &Arc<Calls> {
-        Script::calls(&self.redis)
+        Backend::calls(&self.redis)
     }
 
     fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {

@@ -1,7 +1,14 @@
 //! The store of a program's limiters, with the first part of its keys. Decides nothing itself.
 
-use crate::store::{Store, memory::MemoryStore};
-use std::sync::Arc;
+use crate::store::{
+    Backend, Store,
+    batch::StoreMetrics,
+    failover::{Failover, Process},
+    health::{Health, HealthMetrics, Pace, PaceMetrics},
+    memory::MemoryStore,
+};
+use std::{sync::Arc, time::Duration};
+use tokio::sync::watch;
 
 /// The first part of every key, unless the store was connected with another one.
 const PREFIX: &str = "paceway";
@@ -42,6 +49,19 @@ pub fn memory() -> StoreHandle {
 // === impl StoreHandle ===
 
 impl StoreHandle {
+    /// A store of the program's own, whose calls may take as long as `timeout`, and up to 500 ms if its measured round trips
+    /// are longer. Calls that come while another one is under way travel together, as with Redis, and while the store is away
+    /// each limit does what it declares for that ([`Limit::without_store`](crate::Limit::without_store)).
+    ///
+    /// It runs on the current tokio runtime, and so must all callers of its limiters. `examples/own_store.rs` of this package
+    /// is an example.
+    pub fn over(backend: Arc<dyn Backend>, timeout: Duration) -> Self {
+        let health = Health::new(HealthMetrics::noop(), Pace::new(timeout, PaceMetrics::noop()));
+        let (metrics, process) = (StoreMetrics::noop(), Process::new(PREFIX, health));
+        let (_, none) = watch::channel([].into());
+        Arc::new(Failover::with_recovery(backend, metrics, process, none)).into()
+    }
+
     /// A store whose keys begin with `prefix`.
     #[cfg(feature = "redis")]
     pub(crate) fn new(store: Arc<dyn Store>, prefix: &str) -> Self {

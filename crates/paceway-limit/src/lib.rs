@@ -2,7 +2,8 @@
 //!
 //! # Modules
 //!
-//! All that a program needs is listed here, at the root of the crate, and in [`redis`]. The other modules are public because
+//! All that a program needs is listed here, at the root of the crate, and in [`redis`]; in [`backend`] for one that brings a
+//! store of its own. The other modules are public because
 //! the gateway, its tests and its benches use them, and hidden because they may change with each version: the compiler has
 //! no visibility for one other crate. They are listed in the order of their dependence: each uses only those above it.
 
@@ -19,6 +20,7 @@ pub mod log;
 pub mod tls;
 #[doc(hidden)]
 pub mod store;
+pub mod backend;
 #[doc(hidden)]
 pub mod handle;
 #[cfg(feature = "redis")]

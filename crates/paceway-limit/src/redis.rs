@@ -8,14 +8,14 @@ pub use crate::store::redis::ConnectError;
 use crate::{
     handle::StoreHandle,
     store::{
-        Check, StoreError,
-        batch::{Script, StoreMetrics},
+        Backend, Check, StoreError,
+        batch::StoreMetrics,
         failover::{Failover, Process},
         health::{Health, HealthMetrics, Pace, PaceMetrics},
         redis::{Claim, Epochs, Groups, RedisStore, RedisUrl},
     },
 };
-use metrics::{Counter, Gauge};
+use metrics::Counter;
 use std::{
     sync::{Arc, Weak},
     time::Duration,
@@ -168,11 +168,7 @@ impl RedisSettings {
     /// [`SetupError::Connect`] when the server refuses this process.
     pub async fn connect(self) -> Result<StoreHandle, SetupError> {
         let metrics = RedisMetrics {
-            health: HealthMetrics {
-                breaker: Gauge::noop(),
-                gateways: Gauge::noop(),
-                up: Gauge::noop(),
-            },
+            health: HealthMetrics::noop(),
             pace: PaceMetrics::noop(),
             losses: Counter::noop(),
         };
@@ -239,7 +235,7 @@ impl RedisProcess {
             let script = RedisStore::open(url, &epochs)?;
             // It answered a moment ago; if it does not now, each connection reports it. A server of a Cluster may be away
             // alone.
-            let limit = if script.has_many_servers() { GOODBYE } else { PROBE };
+            let limit = if script.placement().has_many_servers() { GOODBYE } else { PROBE };
             if script.connected(limit).await.is_ok() {
                 process.introduce(&script, limit).await;
                 if let Some(groups) = &groups {

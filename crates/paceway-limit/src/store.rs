@@ -1,6 +1,7 @@
 //! Where limiters keep their state. A store keeps one promise: it decides a request once, against all of its limiters, in
 //! one atomic step.
 
+mod backend;
 pub mod batch;
 pub mod calls;
 mod check;
@@ -19,6 +20,7 @@ mod turn;
 pub mod redis;
 
 pub use crate::algorithm::fair::Turn;
+pub use backend::{ABSENT, Backend, Beat, GONE, Heartbeat, Placement};
 pub use check::{Check, Checks, OnFailure, OnLoss, hash_tag};
 pub use entry::{Entry, Pause, Reply};
 pub use error::StoreError;
@@ -39,7 +41,6 @@ use crate::algorithm::{
     reserve,
 };
 use calls::Calls;
-use failover::Fallback;
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 /// The boxed future of a store operation that does I/O.
@@ -49,12 +50,8 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub enum Answer<T> {
     /// The answer is known already.
     Ready(Result<T, StoreError>),
-    /// The answer comes from I/O of its own.
+    /// The answer comes later, or the limiters' `on_failure` in its place.
     Later(BoxFuture<Result<T, StoreError>>),
-    /// The answer comes with the reply of a batch, from which the function reads it.
-    Pending(batch::PendingReply, fn(Reply) -> Option<T>),
-    /// The same for a decision. If the store gives none, the limiters' `on_failure` decides.
-    OrElse(batch::PendingReply, fn(Reply) -> Option<T>, Fallback),
 }
 
 /// The party that decided a request.
@@ -256,23 +253,7 @@ impl<T> Answer<T> {
         match self {
             Self::Ready(answer) => answer,
             Self::Later(answer) => answer.await,
-            Self::Pending(reply, read) => value(reply.await, read),
-            Self::OrElse(reply, read, fallback) => match value(reply.await, read) {
-                Err(error) => value(fallback.decide(error).map(Reply::Decision), read),
-                decided => decided,
-            },
         }
-    }
-}
-
-/// The value that `read` finds in a reply.
-fn value<T>(
-    reply: Result<Reply, StoreError>,
-    read: fn(Reply) -> Option<T>,
-) -> Result<T, StoreError> {
-    match reply? {
-        Reply::Failed(error) => Err(error),
-        reply => read(reply).ok_or(StoreError::Protocol),
     }
 }
 
@@ -295,7 +276,7 @@ impl Decision {
     }
 
     /// The answer to a request that keeps its own permits, because none are free for an earlier instant.
-    pub(crate) fn kept(level: Level) -> Self {
+    pub fn kept(level: Level) -> Self {
         let (parts, queued, source) = (reserve::Parts::default(), None, Source::Shared);
         Self { admitted: false, wait: 0, retry_after: 1, bound_by: 0, level, parts, queued, source }
     }

@@ -15,9 +15,9 @@ pub(super) use grants::is_delayed_charge;
 pub use process::Process;
 
 use super::{
-    Answer, BoxFuture, Check, Checks, Decision, Note, NoteChange, OnFailure, Pause, Pauses,
-    ScanPlace, ScanStep, Share, Source, Store, StoreAdmin, StoreError, TenantLevel,
-    batch::{Batched, Script, StoreMetrics},
+    Answer, Backend, BoxFuture, Check, Checks, Decision, Note, NoteChange, OnFailure, Pause,
+    Pauses, ScanPlace, ScanStep, Share, Source, Store, StoreAdmin, StoreError, TenantLevel,
+    batch::{Batched, StoreMetrics},
     calls::Calls,
     health::Member,
     settlement,
@@ -34,30 +34,19 @@ const PROBE: Duration = Duration::from_millis(200);
 #[derive(Clone)]
 pub struct Failover {
     store: Batched,
-    script: Arc<dyn Script>,
+    backend: Arc<dyn Backend>,
     metrics: StoreMetrics,
     process: Arc<Process>,
     member: Arc<Member>,
 }
 
-/// A request that the store was asked to decide, kept so that its limiters' `on_failure` can decide it if the store gives
-/// no decision.
-#[derive(Debug)]
-pub struct Fallback {
-    process: Arc<Process>,
-    checks: Checks,
-    budget: Micros,
-    ticket: Option<Ticket>,
-    asked: Instant,
-}
-
 // === impl Failover ===
 
 impl Failover {
-    /// A worker's store over `script`, whose calls take as long as the pace of the process allows. While the store is
+    /// A worker's store over `backend`, whose calls take as long as the pace of the process allows. While the store is
     /// away, a task on the current runtime probes it.
-    pub fn new(script: Arc<dyn Script>, metrics: StoreMetrics, process: Arc<Process>) -> Self {
-        let failover = Self::without_probes(script, metrics, process);
+    pub fn new(backend: Arc<dyn Backend>, metrics: StoreMetrics, process: Arc<Process>) -> Self {
+        let failover = Self::without_probes(backend, metrics, process);
         failover.store.spend_late();
         tokio::spawn(failover.clone().probe_while_away());
         failover
@@ -66,27 +55,28 @@ impl Failover {
     /// The one store of a process that sends its heartbeats, and charges the store when it is back. It reads the levels
     /// of `looked` once a second, so that they are known also for limiters that no request uses.
     pub fn with_recovery(
-        script: Arc<dyn Script>,
+        backend: Arc<dyn Backend>,
         metrics: StoreMetrics,
         process: Arc<Process>,
         looked: watch::Receiver<Arc<[Check]>>,
     ) -> Self {
-        let failover = Self::without_probes(script, metrics, process);
+        let failover = Self::without_probes(backend, metrics, process);
         // A process makes one such store, so the cell is empty.
-        drop(failover.process.recovery.set(failover.script.clone()));
+        drop(failover.process.recovery.set(failover.backend.clone()));
         tokio::spawn(failover.clone().recover(looked));
         failover
     }
 
     fn without_probes(
-        script: Arc<dyn Script>,
+        backend: Arc<dyn Backend>,
         metrics: StoreMetrics,
         process: Arc<Process>,
     ) -> Self {
-        let member = process.health.join(script.calls().clone(), script.has_many_servers());
-        process.local.calls().join(script.calls());
-        let store = Batched::with_member(member.clone(), script.clone(), metrics.clone());
-        Self { store, script, metrics, process, member }
+        let member =
+            process.health.join(backend.calls().clone(), backend.placement().has_many_servers());
+        process.local.calls().join(backend.calls());
+        let store = Batched::with_member(member.clone(), backend.clone(), metrics.clone());
+        Self { store, backend, metrics, process, member }
     }
 
     /// Asks the store, with the limiters' `on_failure` as the fallback.
@@ -95,14 +85,11 @@ impl Failover {
             let health = &self.process.health;
             health.known.asks(checks, ticket, health.pace.most());
         }
-        match self.store.reserve(checks, budget, ticket) {
-            Answer::Pending(reply, read) => {
-                let (process, checks) = (self.process.clone(), checks.clone());
-                let asked = Instant::now();
-                Answer::OrElse(reply, read, Fallback { process, checks, budget, ticket, asked })
-            }
-            answer => answer,
-        }
+        let (process, asked, of) = (self.process.clone(), Instant::now(), checks.clone());
+        self.store.reserve_or(checks, budget, ticket, move |error| {
+            let waited = i64::try_from(asked.elapsed().as_micros()).unwrap_or(i64::MAX);
+            process.decide_without(error, &of, budget.saturating_sub(waited).max(0), ticket)
+        })
     }
 
     /// Asks the store what nothing else answers: while it is away, that is an error at once.
@@ -250,7 +237,7 @@ impl StoreAdmin for Failover {
         if self.is_away() {
             Box::pin(std::future::ready(Err(StoreError::NotConnected)))
         } else {
-            self.script.exchange(key, change)
+            self.backend.exchange(key, change)
         }
     }
 
@@ -258,7 +245,7 @@ impl StoreAdmin for Failover {
         if self.is_away() {
             Box::pin(std::future::ready(Err(StoreError::NotConnected)))
         } else {
-            self.script.scan(prefix, place)
+            self.backend.scan(prefix, place)
         }
     }
 
@@ -277,25 +264,14 @@ impl fmt::Debug for Failover {
     }
 }
 
-// === impl Fallback ===
+// === impl Process ===
 
-impl Fallback {
-    /// Decides the request by its limiters' `on_failure`, within what is left of its budget.
+impl Process {
+    /// Decides a request by its limiters' `on_failure`, because the store gave `error` instead of a decision.
     ///
     /// # Errors
     ///
     /// The same error when a limiter says [`OnFailure::Reject`], or when the error concerns one key.
-    pub(super) fn decide(self, error: StoreError) -> Result<Decision, StoreError> {
-        let waited = i64::try_from(self.asked.elapsed().as_micros()).unwrap_or(i64::MAX);
-        let left = self.budget.saturating_sub(waited).max(0);
-        self.process.decide_without(error, &self.checks, left, self.ticket)
-    }
-}
-
-// === impl Process ===
-
-impl Process {
-    /// Decides a request for which the store gave `error` instead of a decision.
     fn decide_without(
         &self,
         error: StoreError,

@@ -27,11 +27,7 @@ pub(super) use scripted::ScriptedConnection;
 pub use scripted::ScriptedServers;
 pub(super) use store_clock::StoreClock;
 
-use super::{
-    Check, Pauses, StoreError,
-    batch::{ABSENT, Beat, BlockPolicy, GONE},
-    calls::Calls,
-};
+use super::{ABSENT, Beat, Check, GONE, Pauses, StoreError, batch::BlockPolicy, calls::Calls};
 use crate::{
     algorithm::Micros,
     log::{Permit, Throttle},
@@ -121,6 +117,15 @@ pub struct Health {
     /// When workers ask for blocks of permits.
     pub blocks: BlockPolicy,
     metrics: HealthMetrics,
+}
+
+// === impl HealthMetrics ===
+
+impl HealthMetrics {
+    /// Metrics that no exporter shows.
+    pub fn noop() -> Self {
+        Self { breaker: Gauge::noop(), gateways: Gauge::noop(), up: Gauge::noop() }
+    }
 }
 
 // === impl Health ===

@@ -33,10 +33,8 @@ pub use transport::fuzzing;
 pub use url::RedisUrl;
 
 use super::{
-    BoxFuture, Entry, Note, NoteChange, Pauses, Reply, ScanPlace, ScanStep, StoreError,
-    batch::{Beat, Heartbeat, Script},
-    calls::Calls,
-    hash_tag,
+    Backend, Beat, BoxFuture, Entry, Heartbeat, Note, NoteChange, Pauses, Placement, Reply,
+    ScanPlace, ScanStep, StoreError, calls::Calls,
 };
 use crate::log::{Permit, Throttle};
 use answer::ScriptReply;
@@ -232,7 +230,7 @@ impl RedisStore {
         let Some(first) = entries.first() else { return Ok(Vec::new()) };
         // In a Cluster all entries of a call have one hash tag.
         let key = first.checks().first().map_or("", |check| &*check.key);
-        let lane = self.lane(key);
+        let lane = self.placement().lane(key);
         match self.run_together(now, lane, entries).await {
             // Boxed: slots move seldom, and never on a single server.
             Err(StoreError::Refused(words)) if reason::is_split(&words) => {
@@ -271,21 +269,18 @@ impl RedisStore {
     }
 }
 
-impl Script for RedisStore {
+impl Backend for RedisStore {
     fn calls(&self) -> &Arc<Calls> {
         &self.calls
     }
 
-    fn lane<'k>(&self, key: &'k str) -> &'k str {
-        match self.servers {
-            // One server has all keys.
-            Connected::One(_) => "",
-            Connected::Cluster(_) => hash_tag(key),
+    fn placement(&self) -> Placement {
+        match &self.servers {
+            Connected::One(_) => Placement::OneServer,
+            Connected::Cluster(cluster) => {
+                Placement::ManyServers { one_answers: cluster.answers() }
+            }
         }
-    }
-
-    fn has_many_servers(&self) -> bool {
-        matches!(self.servers, Connected::Cluster(_))
     }
 
     fn renew(&self) {
@@ -293,10 +288,6 @@ impl Script for RedisStore {
         if let Connected::One(one) = &self.servers {
             one.connection.renew();
         }
-    }
-
-    fn answers(&self) -> bool {
-        matches!(&self.servers, Connected::Cluster(cluster) if cluster.answers())
     }
 
     fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
@@ -307,11 +298,6 @@ impl Script for RedisStore {
     fn beat(&self, heartbeat: Heartbeat) -> BoxFuture<Result<Beat, StoreError>> {
         let store = self.clone();
         Box::pin(async move { store.say_alive(&heartbeat).await })
-    }
-
-    fn leave(&self, key: Arc<str>, id: Arc<str>) -> BoxFuture<Result<(), StoreError>> {
-        let store = self.clone();
-        Box::pin(async move { store.say_goodbye(&key, &id).await })
     }
 
     fn exchange(

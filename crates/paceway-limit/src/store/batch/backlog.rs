@@ -1,9 +1,9 @@
 //! The entries of one queue that wait for a call or for their instant. Makes no call.
 
 use super::{
-    backend::Backend,
     blocks::{BlockTurn, NextCall},
     call::{BATCH, Call, CallBuilder},
+    callee::Callee,
     charges::{NotCharged, OwedCharges},
     delayed::{Delayed, Later},
     queued::{Origin, QUEUE, QueuedEntry},
@@ -23,7 +23,7 @@ const APART: Duration = Duration::from_secs(5);
 
 /// The entries of one queue that wait for a call or for their instant.
 pub(super) struct Backlog {
-    pub(super) backend: Arc<Backend>,
+    pub(super) callee: Arc<Callee>,
     queue: VecDeque<QueuedEntry>,
     pub(super) delayed: Delayed,
     owed: OwedCharges,
@@ -47,9 +47,9 @@ enum QueueTurn {
 // === impl Backlog ===
 
 impl Backlog {
-    pub(super) fn new(backend: Arc<Backend>, tracker: TaskTracker) -> Self {
+    pub(super) fn new(callee: Arc<Callee>, tracker: TaskTracker) -> Self {
         let (queue, delayed, owed) = Default::default();
-        Self { backend, queue, delayed, owed, tracker, refused: None, calls: 0 }
+        Self { callee, queue, delayed, owed, tracker, refused: None, calls: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -100,7 +100,7 @@ impl Backlog {
 
     /// Queues an entry that gives a grant back; `since` is the instant of the first try.
     pub(super) fn release(&mut self, entry: Entry, since: Instant) {
-        self.backend.note_release(&entry);
+        self.callee.note_release(&entry);
         self.push(entry, since, Origin::Release);
     }
 
@@ -171,7 +171,7 @@ impl Backlog {
                 later.append(&mut self.queue);
                 self.queue = later;
             }
-            let call = call.build(oldest, self.backend.limit());
+            let call = call.build(oldest, self.callee.limit());
             if call.is_some() {
                 return call;
             }
@@ -192,7 +192,7 @@ impl Backlog {
         if queued.origin.is_abandoned() {
             return QueueTurn::Now(queued);
         }
-        match self.backend.blocks.next(checks, call, now) {
+        match self.callee.blocks.next(checks, call, now) {
             BlockTurn::Asks => QueueTurn::Now(queued),
             BlockTurn::Waits => QueueTurn::Later(queued),
             BlockTurn::AsksFor(ask) => {

@@ -1,15 +1,15 @@
-//! A store over a [`Script`], with group commit. Finds the queue of each request.
+//! A store over a [`Backend`], with group commit. Finds the queue of each request.
 
 use super::{
-    backend::Backend, blocks::Entered, pending::PendingReply, queue::CallQueue, releases::releases,
-    script::Script, store_metrics::StoreMetrics,
+    blocks::Entered, callee::Callee, pending::PendingReply, queue::CallQueue, releases::releases,
+    store_metrics::StoreMetrics,
 };
 use crate::{
     algorithm::{Grant, Level, Micros, concurrency::Ticket, fair::Place, reserve},
     store::{
-        Answer, BoxFuture, Check, Checks, Decision, Entry, Note, NoteChange, Pause, Pauses, Reply,
-        ScanPlace, ScanStep, Source, Store, StoreAdmin, StoreError, TenantLevel, calls::Calls,
-        health::Member, settlement,
+        Answer, Backend, BoxFuture, Check, Checks, Decision, Entry, Note, NoteChange, Pause,
+        Pauses, Reply, ScanPlace, ScanStep, Source, Store, StoreAdmin, StoreError, TenantLevel,
+        calls::Calls, health::Member, settlement,
     },
 };
 use ahash::RandomState;
@@ -18,11 +18,11 @@ use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 type Queues = HashMap<Box<str>, Arc<CallQueue>, RandomState>;
 
-/// A store over a [`Script`], with group commit.
+/// A store over a [`Backend`], with group commit.
 #[derive(Clone)]
 pub struct Batched {
-    backend: Arc<Backend>,
-    /// The queues by the name that [`Script::lane`] gives. Their number is bounded, because hash tags come from the
+    callee: Arc<Callee>,
+    /// The queues by the lanes of their keys. Their number is bounded, because hash tags come from the
     /// configuration.
     queues: Arc<Mutex<Queues>>,
     pauses: Arc<Pauses>,
@@ -31,31 +31,50 @@ pub struct Batched {
 // === impl Batched ===
 
 impl Batched {
-    /// Makes a store with group commit over `script`. A caller waits at most `timeout` for its answer.
-    pub fn new(script: Arc<dyn Script>, timeout: Duration, metrics: StoreMetrics) -> Self {
+    /// Makes a store with group commit over `backend`. A caller waits at most `timeout` for its answer.
+    pub fn new(backend: Arc<dyn Backend>, timeout: Duration, metrics: StoreMetrics) -> Self {
         let pauses = Arc::default();
-        Self::over(Backend::new(script, metrics, None, timeout, &pauses), pauses)
+        Self::over(Callee::new(backend, metrics, None, timeout, &pauses), pauses)
     }
 
     /// Makes a store whose `member` learns how each call ends, and decides how long one may take.
     pub(in crate::store) fn with_member(
         member: Arc<Member>,
-        script: Arc<dyn Script>,
+        backend: Arc<dyn Backend>,
         metrics: StoreMetrics,
     ) -> Self {
         let pauses = member.pauses().clone();
-        Self::over(Backend::new(script, metrics, Some(member), Duration::ZERO, &pauses), pauses)
+        Self::over(Callee::new(backend, metrics, Some(member), Duration::ZERO, &pauses), pauses)
     }
 
-    pub(super) fn over(backend: Backend, pauses: Arc<Pauses>) -> Self {
-        Self { backend: Arc::new(backend), queues: Arc::default(), pauses }
+    pub(super) fn over(callee: Callee, pauses: Arc<Pauses>) -> Self {
+        Self { callee: Arc::new(callee), queues: Arc::default(), pauses }
     }
 
     /// Lets a permit count as spent from now on if the store's answer came after the time-out and the gateway decided by its
     /// share meanwhile. Given back, it would leave room in the shared state that the charges of the share have passed over,
     /// and that room would be granted besides.
     pub(in crate::store) fn spend_late(&self) {
-        self.backend.set_spends_late();
+        self.callee.set_spends_late();
+    }
+
+    /// Decides a request as [`Store::reserve`] does. If the store gives no decision, `otherwise` decides.
+    pub(in crate::store) fn reserve_or(
+        &self,
+        checks: &Checks,
+        budget: Micros,
+        ticket: Option<Ticket>,
+        otherwise: impl FnOnce(StoreError) -> Result<Decision, StoreError> + Send + 'static,
+    ) -> Answer<Decision> {
+        let undecided = match self.callee.blocks.enter(checks, ticket) {
+            Entered::Served(decision) => return Answer::Ready(Ok(decision)),
+            Entered::Asks(undecided) => undecided,
+        };
+        let entry = Entry::Reserve { checks: checks.clone(), budget, ticket };
+        let queue = self.queue(&entry);
+        let reply = PendingReply::new(queue.ask(entry, undecided));
+        let reply = reply.deciding(queue, checks.clone(), ticket);
+        Answer::Later(Box::pin(async move { reply.read(decision_of).await.or_else(otherwise) }))
     }
 
     /// Queues `entry` at once. The returned future only waits for the reply.
@@ -63,27 +82,32 @@ impl Batched {
         PendingReply::new(self.queue(&entry).ask(entry, None))
     }
 
+    /// Queues `entry` at once. The answer is what `read` finds in its reply.
+    fn ask_for<T: 'static>(&self, entry: Entry, read: fn(Reply) -> Option<T>) -> Answer<T> {
+        Answer::Later(Box::pin(self.ask(entry).read(read)))
+    }
+
     fn ask_done(&self, entry: Entry) -> Answer<bool> {
-        Answer::Pending(self.ask(entry), |reply| match reply {
+        self.ask_for(entry, |reply| match reply {
             Reply::Done(done) => Some(done),
             _ => None,
         })
     }
 
     fn ask_level(&self, entry: Entry) -> Answer<Level> {
-        Answer::Pending(self.ask(entry), |reply| match reply {
+        self.ask_for(entry, |reply| match reply {
             Reply::Level(level) => Some(level),
             _ => None,
         })
     }
 
     fn queue(&self, entry: &Entry) -> Arc<CallQueue> {
-        let name = self.backend.script.lane(&entry.checks()[0].key);
+        let name = self.callee.backend.placement().lane(&entry.checks()[0].key);
         let mut queues = self.queues.lock();
         if let Some(queue) = queues.get(name) {
             return queue.clone();
         }
-        let queue = Arc::new(CallQueue::new(name, self.backend.clone()));
+        let queue = Arc::new(CallQueue::new(name, self.callee.clone()));
         queues.insert(name.into(), queue.clone());
         queue
     }
@@ -91,22 +115,14 @@ impl Batched {
 
 impl Store for Batched {
     fn reserve(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
-        let undecided = match self.backend.blocks.enter(checks, ticket) {
-            Entered::Served(decision) => return Answer::Ready(Ok(decision)),
-            Entered::Asks(undecided) => undecided,
-        };
-        let entry = Entry::Reserve { checks: checks.clone(), budget, ticket };
-        let queue = self.queue(&entry);
-        let reply = queue.ask(entry, undecided);
-        let reply = PendingReply::new(reply).deciding(queue, checks.clone(), ticket);
-        Answer::Pending(reply, decision_of)
+        self.reserve_or(checks, budget, ticket, Err)
     }
 
     fn confirm(&self, checks: &Checks, place: Place) -> Answer<Decision> {
         let entry = Entry::Confirm { checks: checks.clone(), place };
         let queue = self.queue(&entry);
         let reply = PendingReply::new(queue.ask(entry, None)).deciding(queue, checks.clone(), None);
-        Answer::Pending(reply, decision_of)
+        Answer::Later(Box::pin(reply.read(decision_of)))
     }
 
     fn move_up(
@@ -116,7 +132,7 @@ impl Store for Batched {
         budget: Micros,
     ) -> Answer<Decision> {
         let entry = Entry::MoveUp { checks: checks.clone(), budget, parts: parts.into() };
-        Answer::Pending(self.ask(entry), decision_of)
+        self.ask_for(entry, decision_of)
     }
 
     fn refund(&self, _: Source, checks: &Checks, parts: &[reserve::Part]) {
@@ -141,7 +157,7 @@ impl Store for Batched {
     }
 
     fn calls(&self) -> &Arc<Calls> {
-        self.backend.script.calls()
+        self.callee.backend.calls()
     }
 
     fn pauses(&self) -> &Arc<Pauses> {
@@ -153,7 +169,7 @@ impl Store for Batched {
     }
 
     fn lower(&self, check: &Check, remaining: i64) -> Answer<Level> {
-        self.backend.blocks.lowered(&check.key);
+        self.callee.blocks.lowered(&check.key);
         self.pauses.drop_permits(Some(&check.key));
         self.ask_level(Entry::Lower { check: check.clone(), remaining })
     }
@@ -189,15 +205,15 @@ impl StoreAdmin for Batched {
         key: Arc<str>,
         change: Option<NoteChange>,
     ) -> BoxFuture<Result<Note, StoreError>> {
-        self.backend.script.exchange(key, change)
+        self.callee.backend.exchange(key, change)
     }
 
     fn scan(&self, prefix: Arc<str>, place: ScanPlace) -> BoxFuture<Result<ScanStep, StoreError>> {
-        self.backend.script.scan(prefix, place)
+        self.callee.backend.scan(prefix, place)
     }
 
     fn tenants(&self, check: &Check) -> Answer<Vec<TenantLevel>> {
-        Answer::Pending(self.ask(Entry::Tenants { check: check.clone() }), |reply| match reply {
+        self.ask_for(Entry::Tenants { check: check.clone() }, |reply| match reply {
             Reply::Tenants(tenants) => Some(tenants),
             _ => None,
         })
@@ -222,6 +238,6 @@ fn decision_of(reply: Reply) -> Option<Decision> {
 
 impl fmt::Debug for Batched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batched").field("backend", &self.backend).finish_non_exhaustive()
+        f.debug_struct("Batched").field("callee", &self.callee).finish_non_exhaustive()
     }
 }

@@ -2,9 +2,9 @@
 //! runtime or with the store.
 
 use super::{
-    backend::Backend,
     backlog::Backlog,
     call::Call,
+    callee::Callee,
     queued::{QUEUE, QueuedEntry},
     replies::{CallAnswer, handle},
 };
@@ -37,13 +37,13 @@ struct Driver {
 /// Makes calls until the queue is closed and nothing is left to send.
 pub(super) async fn drive(
     name: Arc<str>,
-    backend: Arc<Backend>,
+    callee: Arc<Callee>,
     receiver: UnboundedReceiver<QueuedEntry>,
     tracker: TaskTracker,
 ) {
     // One timer serves all calls, and is set far less often than they are made.
-    let mut timer = pin!(sleep(backend.limit()));
-    let backlog = Backlog::new(backend, tracker);
+    let mut timer = pin!(sleep(callee.limit()));
+    let backlog = Backlog::new(callee, tracker);
     let mut driver = Driver { name, receiver, received: Vec::new(), backlog };
     while driver.receive(timer.as_mut()).await {
         while let Some(call) = driver.backlog.next_call() {
@@ -93,7 +93,7 @@ impl Driver {
     }
 
     async fn make(&mut self, mut call: Call, timer: Pin<&mut Sleep>) {
-        let mut answer = self.backlog.backend.script.run(call.entries.clone());
+        let mut answer = self.backlog.callee.backend.run(call.entries.clone());
         match self.within(&mut call, &mut answer, timer).await {
             Some(answer) => {
                 self.record(&call, &answer, false);
@@ -170,7 +170,7 @@ impl Driver {
     }
 
     fn record(&mut self, call: &Call, answer: &CallAnswer, is_late: bool) {
-        self.backlog.backend.record(&self.name, &call.entries, answer, call.started, is_late);
+        self.backlog.callee.record(&self.name, &call.entries, answer, call.started, is_late);
         if let Err(StoreError::Refused(_)) = answer {
             self.backlog.note_refused();
         }

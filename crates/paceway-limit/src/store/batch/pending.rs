@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 /// A reply that is under way. Dropped before it was taken, it gives back what was decided.
 #[derive(Debug)]
-pub struct PendingReply {
+pub(super) struct PendingReply {
     /// `None` when the queue was full, and after the reply was taken.
     receiver: Option<oneshot::Receiver<Result<Reply, StoreError>>>,
     unclaimed: Option<UnclaimedReply>,
@@ -47,6 +47,18 @@ impl PendingReply {
     ) -> Self {
         self.unclaimed = Some(UnclaimedReply { queue, checks, ticket });
         self
+    }
+
+    /// Waits for the reply, and returns what `read` finds in it.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when there is none, or when it says that its entry failed.
+    pub(super) async fn read<T>(self, read: fn(Reply) -> Option<T>) -> Result<T, StoreError> {
+        match self.await? {
+            Reply::Failed(error) => Err(error),
+            reply => read(reply).ok_or(StoreError::Protocol),
+        }
     }
 }
 

@@ -2,8 +2,8 @@
 //! the runtime of the first has ended.
 
 use super::{
-    backend::Backend,
     blocks::Undecided,
+    callee::Callee,
     driver::drive,
     queued::{Origin, QUEUE, QueuedEntry},
 };
@@ -20,9 +20,9 @@ use tokio_util::task::TaskTracker;
 /// One queue of entries whose calls follow each other.
 #[derive(Debug)]
 pub(super) struct CallQueue {
-    /// The hash tag of its keys, or another name that [`Script::lane`](super::Script::lane) gives.
+    /// The hash tag of its keys, if several servers have the keys; otherwise empty.
     name: Arc<str>,
-    backend: Arc<Backend>,
+    callee: Arc<Callee>,
     /// Leads to the driver; `None` before the first entry.
     sender: Mutex<Option<mpsc::UnboundedSender<QueuedEntry>>>,
     /// Tracks each entry until its reply has been handled.
@@ -32,9 +32,9 @@ pub(super) struct CallQueue {
 // === impl CallQueue ===
 
 impl CallQueue {
-    pub(super) fn new(name: &str, backend: Arc<Backend>) -> Self {
+    pub(super) fn new(name: &str, callee: Arc<Callee>) -> Self {
         let entries = TaskTracker::new();
-        Self { name: name.into(), backend, sender: Mutex::default(), entries }
+        Self { name: name.into(), callee, sender: Mutex::default(), entries }
     }
 
     /// Queues an entry for a caller, and returns where its reply arrives. `None` when the queue is full.
@@ -50,7 +50,7 @@ impl CallQueue {
     /// Queues an entry that gives a grant back. A full queue drops it, and so does the end of the runtime, with which the
     /// connection has ended: then the grant counts as spent.
     pub(super) fn release(&self, entry: Entry) {
-        self.backend.note_release(&entry);
+        self.callee.note_release(&entry);
         self.push(entry, Origin::Release, None);
     }
 
@@ -86,8 +86,8 @@ impl CallQueue {
         // Fails only without a receiver, which is in our hands.
         let is_sent = new.send(queued).is_ok();
         *sender = Some(new);
-        let (name, backend) = (self.name.clone(), self.backend.clone());
-        runtime.spawn(drive(name, backend, receiver, self.entries.clone()));
+        let (name, callee) = (self.name.clone(), self.callee.clone());
+        runtime.spawn(drive(name, callee, receiver, self.entries.clone()));
         is_sent
     }
 }

@@ -37,7 +37,7 @@ pub(super) enum Origin {
     Watch,
 }
 
-/// Carries the reply to a [`PendingReply`](super::PendingReply).
+/// Carries the reply to a [`PendingReply`](super::pending::PendingReply).
 pub(super) type ReplySender = oneshot::Sender<Result<Reply, StoreError>>;
 
 // === impl Origin ===

@@ -102,7 +102,7 @@ fn take_block(
     call: (Instant, bool),
 ) -> Result<Reply, StoreError> {
     let Entry::Block { checks, ask, .. } = entry else { return reply };
-    let blocks = &backlog.backend.blocks;
+    let blocks = &backlog.callee.blocks;
     match reply {
         Ok(Reply::Block { mut decision, usable }) => {
             blocks.put(checks, *ask, (&mut decision, usable), call);
@@ -141,7 +141,7 @@ fn undo_reply(
         }
         _ => return,
     };
-    if is_late && backlog.backend.spends_late() {
+    if is_late && backlog.callee.spends_late() {
         spend_shared(checks, &mut decision);
     }
     for entry in undo(checks, ticket, &decision) {
@@ -151,7 +151,7 @@ fn undo_reply(
 
 /// Charges the permits that gateways without a store may grant while the store grants this request to `checks`.
 fn charge_for_others(backlog: &mut Backlog, checks: &Checks) {
-    let member = backlog.backend.member.as_ref().filter(|member| member.misses_others());
+    let member = backlog.callee.member.as_ref().filter(|member| member.misses_others());
     let Some(member) = member.cloned() else { return };
     for check in checks.iter() {
         for entry in entries(check, member.share_of_others(check)) {

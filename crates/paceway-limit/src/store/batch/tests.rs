@@ -7,8 +7,8 @@ use super::{call::BATCH, *};
 use crate::{
     algorithm::{Algorithm, Micros, TokenBucket},
     store::{
-        BoxFuture, Check, Checks, Entry, Reply, Store, StoreAdmin, StoreError, calls::Calls,
-        memory::MemoryStore,
+        Backend, Beat, BoxFuture, Check, Checks, Entry, Placement, Reply, Store, StoreAdmin,
+        StoreError, calls::Calls, memory::MemoryStore,
     },
 };
 use proptest::prelude::*;
@@ -36,16 +36,25 @@ struct DistantStore {
     largest: AtomicUsize,
     /// The permits of blocks for later requests.
     in_blocks: AtomicI64,
+    /// Several servers have the keys.
+    has_many_servers: AtomicBool,
 }
 
 const FAR: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Clone, Default)]
-struct DistantScript(Arc<DistantStore>);
+struct DistantBackend(Arc<DistantStore>);
 
-impl Script for DistantScript {
+impl Backend for DistantBackend {
     fn calls(&self) -> &Arc<Calls> {
-        Script::calls(&self.0.memory)
+        Backend::calls(&self.0.memory)
+    }
+
+    fn placement(&self) -> Placement {
+        match self.0.has_many_servers.load(SeqCst) {
+            true => Placement::ManyServers { one_answers: true },
+            false => Placement::OneServer,
+        }
     }
 
     fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
@@ -75,10 +84,10 @@ impl Script for DistantScript {
     }
 }
 
-fn far() -> (DistantScript, Batched) {
-    let script = DistantScript::default();
-    let store = Batched::new(Arc::new(script.clone()), TIMEOUT, StoreMetrics::noop());
-    (script, store)
+fn far() -> (DistantBackend, Batched) {
+    let backend = DistantBackend::default();
+    let store = Batched::new(Arc::new(backend.clone()), TIMEOUT, StoreMetrics::noop());
+    (backend, store)
 }
 
 fn check(key: &str, burst: i64) -> Checks {
@@ -117,6 +126,7 @@ async fn one_call_at_a_time_carries_everybody_who_came_meanwhile() {
 #[tokio::test(start_paused = true)]
 async fn groups_do_not_wait_for_each_other() {
     let (far, store) = far();
+    far.0.has_many_servers.store(true, SeqCst);
     let (a, b) = (check("{a}:x", 1), check("{b}:x", 1));
     let started = Instant::now();
     let both = tokio::join!(passes(&store, &a), passes(&store, &b));

@@ -2,7 +2,7 @@
 //! clock and its round trip. Decides no request.
 
 use super::{Failover, PROBE, Process};
-use crate::store::{StoreError, batch::Beat};
+use crate::store::{Beat, Placement, StoreError};
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -33,7 +33,7 @@ impl Failover {
         let answered = match self.beat().await {
             Ok(_) | Err(StoreError::Refused(_)) => true,
             // In a Cluster the server that counts gateways may be away alone.
-            Err(_) => self.script.answers(),
+            Err(_) => self.backend.placement() == Placement::ManyServers { one_answers: true },
         };
         let (took, limit) = (started.elapsed(), self.process.health.pace.limit());
         if took > limit {
@@ -50,7 +50,7 @@ impl Failover {
     /// Replaces the connection if it answers late or never while another connection of this process is answered.
     fn reconnect_if_sick(&self) {
         if self.member.is_sick() {
-            self.script.renew();
+            self.backend.renew();
         }
     }
 
@@ -72,7 +72,7 @@ impl Failover {
     /// connection never carries two heartbeats at once.
     async fn beat_once(&self) -> Result<Option<Beat>, StoreError> {
         let Process { health, gateways, uncounted, .. } = &*self.process;
-        let mut beat = self.process.beat(&*self.script);
+        let mut beat = self.process.beat(&*self.backend);
         let (started, limit) = (Instant::now(), health.pace.limit());
         let mut patience = limit;
         let answer = loop {
@@ -101,7 +101,7 @@ impl Failover {
             Ok(beat) => {
                 health.answered();
                 health.counted(beat, started);
-                if !self.script.has_many_servers() {
+                if self.backend.placement() == Placement::OneServer {
                     health.wrote();
                 }
             }

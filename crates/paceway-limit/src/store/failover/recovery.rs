@@ -69,7 +69,8 @@ impl Failover {
             let looked = looked.borrow().clone();
             let answered = self.probe().await;
             // In a Cluster the server that counts gateways may be away alone, while others can be charged.
-            let is_there = answered || (self.script.has_many_servers() && health.is_closed());
+            let is_there =
+                answered || (self.backend.placement().has_many_servers() && health.is_closed());
             match is_there {
                 true => {
                     if health.is_closed() {
@@ -79,10 +80,10 @@ impl Failover {
                     if health.is_closed() && is_due {
                         last_look = Some(Instant::now());
                         // A look without an answer in time is repeated a second later.
-                        drop(timeout(health.pace.limit(), self.script.inspect()).await);
+                        drop(timeout(health.pace.limit(), self.backend.inspect()).await);
                         self.look_at(&looked).await;
                     }
-                    match self.script.has_many_servers() {
+                    match self.backend.placement().has_many_servers() {
                         true => self.bring_lanes_back(&mut lanes_back).await,
                         false => self.bring_back(&mut recovery, &looked).await,
                     }
@@ -172,10 +173,10 @@ impl Failover {
                 tracing::info!(away_s, suppressed, "the store answers again");
             }
         }
-        let lanes = local.lanes(|key| self.script.lane(key));
+        let lanes = local.lanes(|key| self.backend.placement().lane(key));
         back.retain(|lane, _| lanes.contains(lane));
         for lane in lanes {
-            let is_meant = |key: &str| self.script.lane(key) == &*lane;
+            let is_meant = |key: &str| self.backend.placement().lane(key) == &*lane;
             self.pause_again(is_meant, &[]).await;
             if self.charge(local.debts(is_meant, false)).await.is_err() {
                 back.remove(&lane);

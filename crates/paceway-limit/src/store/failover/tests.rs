@@ -15,14 +15,11 @@ use crate::{
         WarmUp,
     },
     store::{
-        Entry, Reply,
-        batch::{Beat, Heartbeat},
-        hash_tag,
+        Beat, Entry, Heartbeat, Placement, Reply, hash_tag,
         health::{Breaker, Health, HealthMetrics, Pace, PaceMetrics},
         memory::MemoryStore,
     },
 };
-use metrics::Gauge;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -102,28 +99,28 @@ async fn a_lost_connection_opens_at_once_and_is_probed_one_at_a_time() {
 /// One of several servers: limiters that are not its own come back though it does not.
 #[tokio::test(start_paused = true)]
 async fn a_server_that_stays_away_keeps_none_but_its_own_limiters_here() {
-    let script = FarScript::default();
-    *script.0.gone.lock() = Some("lost");
-    let [failover, _] = process(&script);
+    let backend = FarBackend::default();
+    *backend.0.gone.lock() = Some("lost");
+    let [failover, _] = process(&backend);
     let of = |key: &str| -> Checks {
         [Check { key: key.into(), ..bucket(1000, SHARE)[0].clone() }].into()
     };
     let (lost, other) = (of("{lost}:a"), of("{other}:a"));
     settled().await;
     // A call to the healthy one is late, once.
-    set(&script.0, Mood::Hangs);
+    set(&backend.0, Mood::Hangs);
     assert_eq!(pass(&failover, &other, 1).await, (1, Source::Local));
-    set(&script.0, Mood::Works);
+    set(&backend.0, Mood::Works);
     for _ in 0..100 {
         assert_eq!(pass(&failover, &lost, 1).await, (1, Source::Local));
         sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(pass(&failover, &other, 1).await, (1, Source::Shared));
-    *script.0.gone.lock() = Some("nobody");
+    *backend.0.gone.lock() = Some("nobody");
     settled().await;
     assert_eq!(pass(&failover, &lost, 1).await, (1, Source::Shared));
     // All that were decided here have been charged.
-    assert_eq!(script.0.remaining(&lost).await, 1000 - 101);
+    assert_eq!(backend.0.remaining(&lost).await, 1000 - 101);
 }
 
 #[tokio::test(start_paused = true)]
@@ -309,17 +306,17 @@ async fn permit(failover: &Failover, checks: &Checks) -> (Decision, crate::store
 
 #[tokio::test(start_paused = true)]
 async fn two_gateways_hold_no_more_permits_than_there_are_through_an_outage() {
-    let script = FarScript::default();
-    script.0.gateways.store(2, SeqCst);
-    let processes = [process(&script), process(&script)];
+    let backend = FarBackend::default();
+    backend.0.gateways.store(2, SeqCst);
+    let processes = [process(&backend), process(&backend)];
     settled().await;
     let rule = Concurrency::new(4, MAX_BUDGET).expect("a rule");
     let checks: Checks = [check(Algorithm::Concurrency(rule), SHARE)].into();
     let mut held = Vec::new();
     for tick in 0..600 {
         match tick {
-            100 => set(&script.0, Mood::IsGone),
-            300 => set(&script.0, Mood::Works),
+            100 => set(&backend.0, Mood::IsGone),
+            300 => set(&backend.0, Mood::Works),
             _ => {}
         }
         // One each from the store, and the others without it.
@@ -342,7 +339,7 @@ async fn two_gateways_hold_no_more_permits_than_there_are_through_an_outage() {
         failover.refund(decision.source, &checks, &decision.parts);
         failover.flush().await;
     }
-    let level = script.0.memory.look(&checks[0]).get().await.expect("a level");
+    let level = backend.0.memory.look(&checks[0]).get().await.expect("a level");
     assert_eq!(level.remaining, 4);
 }
 

@@ -1,7 +1,7 @@
 //! Whether this process has granted anything lately. A gateway that has not says so in its heartbeats, and the others leave
 //! it no share of their rules when it has died. Knows no other gateway.
 
-use crate::store::batch::GONE;
+use crate::store::GONE;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tokio::time::Instant;

@@ -1,7 +1,7 @@
 //! How many gateways share a rule: the number that the store last confirmed. Never asks the store, and has no clock of its
 //! own.
 
-use crate::store::batch::{ABSENT, GONE};
+use crate::store::{ABSENT, GONE};
 use std::time::Duration;
 use tokio::time::Instant;
 

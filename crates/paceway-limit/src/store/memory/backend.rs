@@ -4,11 +4,9 @@ use super::MemoryStore;
 use crate::{
     algorithm::{Grant, Level, Micros, concurrency::Ticket, fair::Place, reserve},
     store::{
-        Answer, BoxFuture, Check, Checks, Decision, Entry, Note, NoteChange, Pause, Pauses, Reply,
-        ScanPlace, ScanStep, Source, Store, StoreAdmin, StoreError, TenantLevel,
-        batch::{Script, releases},
-        calls::Calls,
-        settlement,
+        Answer, Backend, BoxFuture, Check, Checks, Decision, Entry, Note, NoteChange, Pause,
+        Pauses, Reply, ScanPlace, ScanStep, Source, Store, StoreAdmin, StoreError, TenantLevel,
+        batch::releases, calls::Calls, settlement,
     },
 };
 use std::sync::Arc;
@@ -95,11 +93,11 @@ impl StoreAdmin for MemoryStore {
         key: Arc<str>,
         change: Option<NoteChange>,
     ) -> BoxFuture<Result<Note, StoreError>> {
-        Script::exchange(self, key, change)
+        Backend::exchange(self, key, change)
     }
 
     fn scan(&self, prefix: Arc<str>, place: ScanPlace) -> BoxFuture<Result<ScanStep, StoreError>> {
-        Script::scan(self, prefix, place)
+        Backend::scan(self, prefix, place)
     }
 
     fn tenants(&self, check: &Check) -> Answer<Vec<TenantLevel>> {
@@ -118,7 +116,7 @@ impl MemoryStore {
     }
 }
 
-impl Script for MemoryStore {
+impl Backend for MemoryStore {
     fn calls(&self) -> &Arc<Calls> {
         &self.shared.calls
     }

@@ -7,10 +7,7 @@ use super::{
     topic::CHANNEL,
     transport::{command, words},
 };
-use crate::store::{
-    StoreError,
-    batch::{ABSENT, Beat, GONE, Heartbeat},
-};
+use crate::store::{ABSENT, Beat, GONE, Heartbeat, StoreError};
 use redis::Value;
 
 const SCRIPT: &str = include_str!("presence.lua");
@@ -18,13 +15,16 @@ const SCRIPT: &str = include_str!("presence.lua");
 // === impl RedisStore ===
 
 impl RedisStore {
-    /// Sends the heartbeat of a gateway.
+    /// Sends the heartbeat of a gateway, or removes it from the set.
     ///
     /// # Errors
     ///
     /// When the server refuses the script, or the connection is lost.
     pub(super) async fn say_alive(&self, heartbeat: &Heartbeat) -> Result<Beat, StoreError> {
         let Heartbeat { key, id, .. } = heartbeat;
+        if heartbeat.is_last {
+            return self.say_goodbye(key, id).await;
+        }
         let [absent, gone] = [ABSENT, GONE].map(|span| span.as_millis().to_string());
         let flag = |is_set: bool| if is_set { b"1".as_slice() } else { b"0" };
         let eval = [
@@ -65,12 +65,12 @@ impl RedisStore {
     }
 
     /// Removes this gateway from the set when it ends, so that the others do not wait for its heartbeats.
-    pub(super) async fn say_goodbye(&self, key: &str, id: &str) -> Result<(), StoreError> {
+    async fn say_goodbye(&self, key: &str, id: &str) -> Result<Beat, StoreError> {
         let idle = format!("-{id}");
         let removes = command(&[b"ZREM", key.as_bytes(), id.as_bytes(), idle.as_bytes()]);
         match self.call(key, &removes).await? {
             Value::ServerError(error) => Err(StoreError::Refused(words(&error))),
-            _ => Ok(()),
+            _ => Ok(Beat { gateways: 1, absent: 0, entered: false, now: None }),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Blocks of permits, on virtual time: how many calls they save, the order of requests, the law, and what ends them.
 
 use super::*;
-use crate::store::{Answer, Pause, Source, batch::backend::Backend};
+use crate::store::{Answer, Pause, Source, batch::callee::Callee};
 use metrics::Counter;
 use rstest::rstest;
 use std::sync::atomic::AtomicU64;
@@ -24,7 +24,12 @@ fn fast(rate: i64) -> Checks {
 }
 
 /// Asks so often, one after the other, and returns the number of calls that the store executed for it.
-async fn calls_of(far: &DistantScript, store: &Batched, checks: &Checks, requests: usize) -> usize {
+async fn calls_of(
+    far: &DistantBackend,
+    store: &Batched,
+    checks: &Checks,
+    requests: usize,
+) -> usize {
     let before = far.0.calls.load(SeqCst);
     for _ in 0..requests {
         sleep(Duration::from_millis(10)).await;
@@ -93,7 +98,7 @@ async fn permits_of_a_block_end_with(
     )]
     event: Event,
 ) {
-    let far = DistantScript::default();
+    let far = DistantBackend::default();
     let [used, lapsed] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
     let blocks = [&used, &lapsed].map(|count| Counter::from_arc(count.clone()));
     let metrics = StoreMetrics { blocks, ..StoreMetrics::noop() };
@@ -110,9 +115,9 @@ async fn permits_of_a_block_end_with(
     assert!(passes(&store, &checks).await);
     assert_eq!(far.0.calls.load(SeqCst), calls, "it is served from the block");
     // Operators, and the answers that other workers receive, change limiters through stores of their own.
-    let (script, pauses) = (Arc::new(far.clone()), store.pauses().clone());
-    let backend = Backend::new(script, StoreMetrics::noop(), None, TIMEOUT, &pauses);
-    let admin = Batched::over(backend, pauses);
+    let (backend, pauses) = (Arc::new(far.clone()), store.pauses().clone());
+    let callee = Callee::new(backend, StoreMetrics::noop(), None, TIMEOUT, &pauses);
+    let admin = Batched::over(callee, pauses);
     match event {
         Event::Pause => {
             let pause = Pause::emptying(3_000_000, 429);
@@ -232,8 +237,8 @@ async fn never_too_many(seed: u64) -> usize {
     let rule = TokenBucket::new(1_000, 1_000_000, BURST).expect("a rule");
     let checks: Checks =
         Arc::new([Check::new("{t}:fast", Algorithm::TokenBucket(rule)).with_blocks()]);
-    let script = DistantScript::default();
-    let store = || Batched::new(Arc::new(script.clone()), TIMEOUT * 10, StoreMetrics::noop());
+    let backend = DistantBackend::default();
+    let store = || Batched::new(Arc::new(backend.clone()), TIMEOUT * 10, StoreMetrics::noop());
     let stores = [store(), store(), store()];
     let begun = Instant::now();
     let granted = Arc::new(parking_lot::Mutex::new(Vec::new()));

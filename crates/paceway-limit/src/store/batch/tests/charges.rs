@@ -9,18 +9,16 @@ use crate::{
         health::{Health, HealthMetrics, Pace, PaceMetrics},
     },
 };
-use metrics::Gauge;
 
 /// A store of one of two gateways, the other of which decides alone: each permit costs two.
-fn beside_an_absent_gateway() -> (DistantScript, Batched, Arc<Health>) {
-    let gauge = Gauge::noop;
-    let metrics = HealthMetrics { breaker: gauge(), gateways: gauge(), up: gauge() };
-    let health = Health::new(metrics, Pace::between(TIMEOUT, TIMEOUT, PaceMetrics::noop()));
-    let script = DistantScript::default();
-    let member = health.join(Script::calls(&script).clone(), false);
+fn beside_an_absent_gateway() -> (DistantBackend, Batched, Arc<Health>) {
+    let health =
+        Health::new(HealthMetrics::noop(), Pace::between(TIMEOUT, TIMEOUT, PaceMetrics::noop()));
+    let backend = DistantBackend::default();
+    let member = health.join(Backend::calls(&backend).clone(), false);
     health.counted(&Beat { gateways: 2, absent: 1, entered: false, now: None }, Instant::now());
-    let store = Batched::with_member(member, Arc::new(script.clone()), StoreMetrics::noop());
-    (script, store, health)
+    let store = Batched::with_member(member, Arc::new(backend.clone()), StoreMetrics::noop());
+    (backend, store, health)
 }
 
 fn shared(burst: i64, period: Micros) -> Checks {

@@ -5,10 +5,10 @@ use super::*;
 /// A gateway that starts while each answer is late knows of the others nevertheless: its share is not the whole rule.
 #[tokio::test(start_paused = true)]
 async fn a_heartbeat_that_is_answered_late_brings_the_number_of_gateways() {
-    let script = FarScript::default();
-    script.0.gateways.store(3, SeqCst);
-    set(&script.0, Mood::IsSlow);
-    let [failover, _keeper] = process(&script);
+    let backend = FarBackend::default();
+    backend.0.gateways.store(3, SeqCst);
+    set(&backend.0, Mood::IsSlow);
+    let [failover, _keeper] = process(&backend);
     settled().await;
     assert!(failover.is_away());
     assert_eq!(failover.process.health.gateways(), 3);
@@ -36,10 +36,10 @@ async fn a_number_that_the_store_forgets_is_kept() {
 /// The first decisions fall before the first answer of a heartbeat: the share shrinks when that brings the number.
 #[tokio::test(start_paused = true)]
 async fn a_share_follows_a_number_that_grows_while_the_store_is_away() {
-    let script = FarScript::default();
-    script.0.gateways.store(3, SeqCst);
-    set(&script.0, Mood::IsSlow);
-    let [failover, _keeper] = process(&script);
+    let backend = FarBackend::default();
+    backend.0.gateways.store(3, SeqCst);
+    set(&backend.0, Mood::IsSlow);
+    let [failover, _keeper] = process(&backend);
     let checks = bucket(9, SHARE);
     assert_eq!(pass(&failover, &checks, 1).await, (1, Source::Local));
     settled().await;

@@ -49,19 +49,19 @@ impl Outage {
 /// Asks gateways all the time, before, during and after an outage. Returns the instant of each grant, in µs of the store's
 /// clock.
 async fn granted_around(rule: Algorithm, outage: Outage) -> Vec<Micros> {
-    let script = FarScript::default();
+    let backend = FarBackend::default();
     let created = Instant::now();
-    script.0.gateways.store(outage.gateways, SeqCst);
-    let processes: Vec<_> = (0..outage.gateways).map(|_| process(&script)).collect();
+    backend.0.gateways.store(outage.gateways, SeqCst);
+    let processes: Vec<_> = (0..outage.gateways).map(|_| process(&backend)).collect();
     settled().await;
     let checks: Checks = [check(rule, OnFailure::Share { period: SECOND })].into();
     let mut grants = Vec::new();
     for tick in 0..TICKS {
         if tick == outage.from {
-            set(&script.0, outage.mood);
+            set(&backend.0, outage.mood);
         }
         if tick == outage.until {
-            set(&script.0, Mood::Works);
+            set(&backend.0, Mood::Works);
         }
         for (i, [failover, _]) in processes.iter().enumerate() {
             let Some(budget) = outage.budget_of(i, tick, failover.is_away()) else { continue };

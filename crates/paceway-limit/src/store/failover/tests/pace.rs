@@ -4,10 +4,7 @@
 mod changes;
 
 use super::*;
-use crate::store::{
-    batch::{ABSENT, GONE},
-    health::SLOWEST,
-};
+use crate::store::{ABSENT, GONE, health::SLOWEST};
 use std::collections::{HashMap, HashSet};
 
 const SECOND: Micros = 1_000_000;
@@ -51,13 +48,9 @@ impl Link {
     }
 }
 
-impl Script for Link {
+impl Backend for Link {
     fn calls(&self) -> &Arc<Calls> {
-        Script::calls(&self.world.memory)
-    }
-
-    fn lane<'k>(&self, _: &'k str) -> &'k str {
-        ""
+        Backend::calls(&self.world.memory)
     }
 
     fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
@@ -81,18 +74,17 @@ impl Script for Link {
             Ok(beat)
         })
     }
-
-    fn leave(&self, _: Arc<str>, id: Arc<str>) -> BoxFuture<Result<(), StoreError>> {
-        self.world.alive.lock().remove(&id);
-        Box::pin(std::future::ready(Ok(())))
-    }
 }
 
 impl World {
     /// As `presence.lua`.
     fn hear(&self, heartbeat: Heartbeat) -> Beat {
-        let Heartbeat { id, is_alone, is_idle, .. } = heartbeat;
+        let Heartbeat { id, is_alone, is_idle, is_last, .. } = heartbeat;
         let (mut alive, now) = (self.alive.lock(), Instant::now());
+        if is_last {
+            alive.remove(&id);
+            return Beat { gateways: 1, absent: 0, entered: false, now: None };
+        }
         let alone = is_alone && !is_idle;
         let last = if alone { now - ABSENT } else { now };
         let entered = alive.insert(id, (last, is_idle)).is_none();

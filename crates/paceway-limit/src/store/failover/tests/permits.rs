@@ -52,9 +52,9 @@ async fn lose(far: &Far, created: Instant, checks: &Checks) {
 
 #[tokio::test(start_paused = true)]
 async fn a_gateway_alone_gives_no_permit_that_another_may_hold() {
-    let script = FarScript::default();
-    script.0.gateways.store(2, SeqCst);
-    let [[one, _], [other, _]] = [process(&script), process(&script)];
+    let backend = FarBackend::default();
+    backend.0.gateways.store(2, SeqCst);
+    let [[one, _], [other, _]] = [process(&backend), process(&backend)];
     settled().await;
     let checks = four(60 * SECOND);
     let mut held = Vec::new();
@@ -62,7 +62,7 @@ async fn a_gateway_alone_gives_no_permit_that_another_may_hold() {
         held.extend(start(&one, &checks).await);
     }
     assert_eq!(held.len(), 4);
-    set(&script.0, Mood::IsGone);
+    set(&backend.0, Mood::IsGone);
     until(&one, Breaker::Open).await;
     assert!(start(&other, &checks).await.is_none(), "all four are held by the first");
     // A call of the first that ends leaves its permit to the next one of the first.
@@ -71,22 +71,22 @@ async fn a_gateway_alone_gives_no_permit_that_another_may_hold() {
     assert_eq!((held.len(), held[1].decision.source), (2, Source::Local));
     assert!(start(&one, &checks).await.is_none(), "two are its share");
     assert!(start(&other, &checks).await.is_none());
-    set(&script.0, Mood::Works);
+    set(&backend.0, Mood::Works);
     settled().await;
-    assert_eq!(free(&script.0, &checks).await, 2, "two were not taken over");
+    assert_eq!(free(&backend.0, &checks).await, 2, "two were not taken over");
     held.clear();
     one.flush().await;
-    assert_eq!(free(&script.0, &checks).await, 4);
+    assert_eq!(free(&backend.0, &checks).await, 4);
 }
 
 #[tokio::test(start_paused = true)]
 async fn each_gateway_has_its_share_when_all_leases_have_ended() {
-    let script = FarScript::default();
-    script.0.gateways.store(2, SeqCst);
-    let processes = [process(&script), process(&script)];
+    let backend = FarBackend::default();
+    backend.0.gateways.store(2, SeqCst);
+    let processes = [process(&backend), process(&backend)];
     settled().await;
     let checks = four(SECOND);
-    set(&script.0, Mood::IsGone);
+    set(&backend.0, Mood::IsGone);
     for [failover, _] in &processes {
         assert!(start(failover, &checks).await.is_none());
     }
@@ -99,9 +99,9 @@ async fn each_gateway_has_its_share_when_all_leases_have_ended() {
         }
     }
     assert_eq!(held.len(), 4, "two each");
-    set(&script.0, Mood::Works);
+    set(&backend.0, Mood::Works);
     sleep(Duration::from_millis(900)).await;
-    assert_eq!(free(&script.0, &checks).await, 0);
+    assert_eq!(free(&backend.0, &checks).await, 0);
 }
 
 /// The permits that a gateway granted alone count in a state that is full, or whose data has just been lost.
@@ -111,23 +111,23 @@ async fn each_gateway_has_its_share_when_all_leases_have_ended() {
 #[tokio::test(start_paused = true)]
 async fn a_permit_that_was_given_without_the_store_counts_there(#[case] is_lost: bool) {
     let created = Instant::now();
-    let script = FarScript::default();
-    let [failover, _] = process(&script);
+    let backend = FarBackend::default();
+    let [failover, _] = process(&backend);
     settled().await;
     let checks = four(10 * SECOND);
-    set(&script.0, Mood::IsGone);
+    set(&backend.0, Mood::IsGone);
     let local = start(&failover, &checks).await.expect("a permit");
     match is_lost {
-        true => lose(&script.0, created, &checks).await,
+        true => lose(&backend.0, created, &checks).await,
         false => {
             for number in 0..4 {
                 let ticket = Some(Ticket { gateway: 7, number, deadline: 0 });
-                let taken = script.0.memory.reserve(&checks, 0, ticket).get().await;
+                let taken = backend.0.memory.reserve(&checks, 0, ticket).get().await;
                 assert!(taken.expect("a decision").admitted);
             }
         }
     }
-    set(&script.0, Mood::Works);
+    set(&backend.0, Mood::Works);
     settled().await;
     assert!(failover.process.local.is_empty());
     // Without another lease those of the others end.
@@ -137,7 +137,7 @@ async fn a_permit_that_was_given_without_the_store_counts_there(#[case] is_lost:
         Ok(true)
     );
     sleep(Duration::from_secs(5)).await;
-    assert_eq!(free(&script.0, &checks).await, 3);
+    assert_eq!(free(&backend.0, &checks).await, 3);
 }
 
 /// The store gave a permit in a call that was answered too late, and the gateway gave another one to the same request.
@@ -257,9 +257,9 @@ fn histories() -> impl Strategy<Value = History> {
 /// The most calls that were under way at once, and all.
 async fn most_at_once(history: History) -> (usize, usize) {
     let created = Instant::now();
-    let script = FarScript::default();
-    script.0.gateways.store(history.gateways, SeqCst);
-    let processes: Vec<_> = (0..history.gateways).map(|_| process(&script)).collect();
+    let backend = FarBackend::default();
+    backend.0.gateways.store(history.gateways, SeqCst);
+    let processes: Vec<_> = (0..history.gateways).map(|_| process(&backend)).collect();
     settled().await;
     // No call outlives a lease.
     let checks = four(SECOND);
@@ -269,11 +269,11 @@ async fn most_at_once(history: History) -> (usize, usize) {
     for tick in 0..900 {
         if tick == next {
             let (mood, span) = moods.next().copied().unwrap_or((Mood::Works, 1000));
-            set(&script.0, mood);
+            set(&backend.0, mood);
             next += span;
         }
         if history.losses.contains(&tick) {
-            lose(&script.0, created, &checks).await;
+            lose(&backend.0, created, &checks).await;
         }
         running.retain(|call: &Running<'_>| call.until > tick);
         for [failover, _] in &processes {
@@ -319,10 +319,10 @@ proptest! {
 /// gives its part of the 4 permits.
 #[tokio::test(start_paused = true)]
 async fn permits_of_a_server_that_is_away_alone_are_given_after_a_lease() {
-    let script = FarScript::default();
-    script.0.gateways.store(2, SeqCst);
-    *script.0.gone.lock() = Some("t");
-    let [failover, _] = process(&script);
+    let backend = FarBackend::default();
+    backend.0.gateways.store(2, SeqCst);
+    *backend.0.gone.lock() = Some("t");
+    let [failover, _] = process(&backend);
     settled().await;
     let rule = crate::algorithm::Concurrency::new(4, 10_000_000).expect("a rule");
     let checks: Checks = [check(Algorithm::Concurrency(rule), SHARE)].into();

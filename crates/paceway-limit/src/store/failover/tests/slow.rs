@@ -9,7 +9,7 @@ const TICK: Duration = Duration::from_millis(10);
 /// A connection to a store that is well.
 #[derive(Debug)]
 struct Sick {
-    script: FarScript,
+    backend: FarBackend,
     is_sick: AtomicBool,
     /// Whether a connection that is replaced is well.
     can_be_cured: bool,
@@ -19,9 +19,9 @@ struct Sick {
 // === impl Sick ===
 
 impl Sick {
-    fn to(script: &FarScript, can_be_cured: bool) -> Arc<Self> {
+    fn to(backend: &FarBackend, can_be_cured: bool) -> Arc<Self> {
         let (is_sick, renewed) = (AtomicBool::new(false), AtomicUsize::new(0));
-        Arc::new(Self { script: script.clone(), is_sick, can_be_cured, renewed })
+        Arc::new(Self { backend: backend.clone(), is_sick, can_be_cured, renewed })
     }
 
     fn delay(&self) -> Duration {
@@ -38,21 +38,17 @@ async fn come_late<T>(delay: Duration, answer: BoxFuture<T>) -> T {
     answer
 }
 
-impl Script for Sick {
+impl Backend for Sick {
     fn calls(&self) -> &Arc<Calls> {
-        Script::calls(&self.script)
-    }
-
-    fn lane<'k>(&self, _: &'k str) -> &'k str {
-        ""
+        Backend::calls(&self.backend)
     }
 
     fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
-        Box::pin(come_late(self.delay(), self.script.run(entries)))
+        Box::pin(come_late(self.delay(), self.backend.run(entries)))
     }
 
     fn beat(&self, heartbeat: Heartbeat) -> BoxFuture<Result<Beat, StoreError>> {
-        Box::pin(come_late(self.delay(), self.script.beat(heartbeat)))
+        Box::pin(come_late(self.delay(), self.backend.beat(heartbeat)))
     }
 
     fn renew(&self) {
@@ -92,9 +88,9 @@ async fn a_store_that_answers_most_of_the_time_is_left_for_long() {
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_is_late_while_others_are_not_is_made_anew() {
-    let script = FarScript::default();
-    let sick = Sick::to(&script, true);
-    let [failover, _keeper] = process_over(sick.clone(), Arc::new(script));
+    let backend = FarBackend::default();
+    let sick = Sick::to(&backend, true);
+    let [failover, _keeper] = process_over(sick.clone(), Arc::new(backend));
     let checks = flow(10);
     settled().await;
     sick.is_sick.store(true, SeqCst);
@@ -112,14 +108,14 @@ async fn a_connection_that_is_late_while_others_are_not_is_made_anew() {
 /// When all workers have late answers, another connection helps none of them.
 #[tokio::test(start_paused = true)]
 async fn connections_to_a_store_that_is_away_are_left_alone() {
-    let script = FarScript::default();
-    let [worker, keeper] = [Sick::to(&script, true), Sick::to(&script, true)];
+    let backend = FarBackend::default();
+    let [worker, keeper] = [Sick::to(&backend, true), Sick::to(&backend, true)];
     let [failover, _keeper] = process_over(worker.clone(), keeper.clone());
     settled().await;
-    set(&script.0, Mood::Hangs);
+    set(&backend.0, Mood::Hangs);
     until(&failover, Breaker::Open).await;
     sleep(Duration::from_secs(60)).await;
-    set(&script.0, Mood::Works);
+    set(&backend.0, Mood::Works);
     until(&failover, Breaker::Closed).await;
     assert_eq!([&worker, &keeper].map(|side| side.renewed.load(SeqCst)), [0, 0]);
 }
@@ -128,11 +124,11 @@ async fn connections_to_a_store_that_is_away_are_left_alone() {
 /// grant the rest, and no more.
 #[tokio::test(start_paused = true)]
 async fn a_gateway_that_has_the_store_in_part_adds_nothing_to_what_others_grant() {
-    let script = FarScript::default();
-    script.0.gateways.store(2, SeqCst);
-    let sick = Sick::to(&script, false);
-    let [ill, _keeper] = process_over(sick.clone(), Arc::new(script.clone()));
-    let [well, _other] = process(&script);
+    let backend = FarBackend::default();
+    backend.0.gateways.store(2, SeqCst);
+    let sick = Sick::to(&backend, false);
+    let [ill, _keeper] = process_over(sick.clone(), Arc::new(backend.clone()));
+    let [well, _other] = process(&backend);
     let checks = flow(10);
     settled().await;
     sick.is_sick.store(true, SeqCst);

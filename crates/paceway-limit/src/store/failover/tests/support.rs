@@ -36,7 +36,7 @@ pub(super) struct Far {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct FarScript(pub(super) Arc<Far>);
+pub(super) struct FarBackend(pub(super) Arc<Far>);
 
 // === impl Far ===
 
@@ -69,20 +69,16 @@ impl Far {
     }
 }
 
-impl Script for FarScript {
+impl Backend for FarBackend {
     fn calls(&self) -> &Arc<Calls> {
-        Script::calls(&self.0.memory)
+        Backend::calls(&self.0.memory)
     }
 
-    fn lane<'k>(&self, key: &'k str) -> &'k str {
-        match self.has_many_servers() {
-            true => hash_tag(key),
-            false => "",
+    fn placement(&self) -> Placement {
+        match *self.0.gone.lock() {
+            Some(_) => Placement::ManyServers { one_answers: false },
+            None => Placement::OneServer,
         }
-    }
-
-    fn has_many_servers(&self) -> bool {
-        self.0.gone.lock().is_some()
     }
 
     fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
@@ -120,33 +116,31 @@ impl Script for FarScript {
 
 /// A process with two stores, of which the second one sends its heartbeats and brings the store back.
 pub(super) fn failovers(gateways: usize) -> (Arc<Far>, [Failover; 2]) {
-    let script = FarScript::default();
-    script.0.gateways.store(gateways, SeqCst);
-    let guards = process(&script);
-    (script.0, guards)
+    let backend = FarBackend::default();
+    backend.0.gateways.store(gateways, SeqCst);
+    let guards = process(&backend);
+    (backend.0, guards)
 }
 
-pub(super) fn process(script: &FarScript) -> [Failover; 2] {
-    process_over(Arc::new(script.clone()), Arc::new(script.clone()))
+pub(super) fn process(backend: &FarBackend) -> [Failover; 2] {
+    process_over(Arc::new(backend.clone()), Arc::new(backend.clone()))
 }
 
 /// The same with a connection for each store. The time-out does not grow, so a slower store gives no decisions.
-pub(super) fn process_over(worker: Arc<dyn Script>, keeper: Arc<dyn Script>) -> [Failover; 2] {
+pub(super) fn process_over(worker: Arc<dyn Backend>, keeper: Arc<dyn Backend>) -> [Failover; 2] {
     let pace = Pace::between(TIMEOUT, TIMEOUT, PaceMetrics::noop());
     sides(unasked_process(pace), worker, keeper)
 }
 
 /// A process that has had no answer of its store yet.
 pub(super) fn unasked_process(pace: Pace) -> Arc<Process> {
-    let gauge = Gauge::noop;
-    let metrics = HealthMetrics { breaker: gauge(), gateways: gauge(), up: gauge() };
-    Process::new("paceway", Health::new(metrics, pace))
+    Process::new("paceway", Health::new(HealthMetrics::noop(), pace))
 }
 
 pub(super) fn sides(
     process: Arc<Process>,
-    worker: Arc<dyn Script>,
-    keeper: Arc<dyn Script>,
+    worker: Arc<dyn Backend>,
+    keeper: Arc<dyn Backend>,
 ) -> [Failover; 2] {
     let noop = StoreMetrics::noop;
     let failover = Failover::new(worker, noop(), process.clone());

@@ -2,10 +2,9 @@
 
 use super::{
     blocks::{BlockPolicy, Blocks},
-    script::Script,
     store_metrics::StoreMetrics,
 };
-use crate::store::{Entry, Pauses, Reply, StoreError, health::Member};
+use crate::store::{Backend, Entry, Pauses, Reply, StoreError, health::Member};
 use std::{
     fmt,
     sync::{
@@ -17,8 +16,8 @@ use std::{
 use tokio::time::Instant;
 
 /// The store that calls go to.
-pub(super) struct Backend {
-    pub(super) script: Arc<dyn Script>,
+pub(super) struct Callee {
+    pub(super) backend: Arc<dyn Backend>,
     pub(super) metrics: StoreMetrics,
     /// Learns how each call ends, and decides how long one may take.
     pub(super) member: Option<Arc<Member>>,
@@ -28,11 +27,11 @@ pub(super) struct Backend {
     pub(super) blocks: Arc<Blocks>,
 }
 
-// === impl Backend ===
+// === impl Callee ===
 
-impl Backend {
+impl Callee {
     pub(super) fn new(
-        script: Arc<dyn Script>,
+        backend: Arc<dyn Backend>,
         metrics: StoreMetrics,
         member: Option<Arc<Member>>,
         timeout: Duration,
@@ -41,9 +40,9 @@ impl Backend {
         let spends_late = AtomicBool::new(false);
         let policy = member.as_ref().map_or_else(BlockPolicy::default, |member| member.blocks());
         // Each server of a Cluster sends its own messages about pauses, and those of one of them may be lost.
-        let policy = if script.has_many_servers() { BlockPolicy::OFF } else { policy };
+        let policy = if backend.placement().has_many_servers() { BlockPolicy::OFF } else { policy };
         let blocks = Blocks::new(policy, member.clone(), pauses, metrics.blocks.clone());
-        Self { script, metrics, member, timeout, spends_late, blocks }
+        Self { backend, metrics, member, timeout, spends_late, blocks }
     }
 
     /// Returns the time-out of a call that begins now.
@@ -89,8 +88,8 @@ impl Backend {
     }
 }
 
-impl fmt::Debug for Backend {
+impl fmt::Debug for Callee {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Backend").field("script", &self.script).finish_non_exhaustive()
+        f.debug_struct("Callee").field("backend", &self.backend).finish_non_exhaustive()
     }
 }
