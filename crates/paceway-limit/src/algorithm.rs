@@ -44,7 +44,7 @@ pub use data_loss::DataLoss;
 pub use fixed_window::FixedWindow;
 pub use gate::Gate;
 pub use leaky_bucket::LeakyBucket;
-pub use open::Open;
+pub use open::{Open, OpenState};
 pub use sliding_window::SlidingWindow;
 pub use token_bucket::TokenBucket;
 pub use warm_up::WarmUp;

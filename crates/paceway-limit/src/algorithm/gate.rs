@@ -15,7 +15,7 @@
 //! A leaky bucket and a warm-up grant one permit at a time by themselves, so their gate ends with the pause.
 //! The pause of a [`Concurrency`](super::Concurrency) is part of its state.
 
-use super::{Algorithm, EXACT, Grant, Level, MAX_BUDGET, Micros, Open};
+use super::{Algorithm, EXACT, Grant, Level, MAX_BUDGET, Micros, Open, OpenState};
 
 /// The longest pause, µs: 366 days. It keeps instants exact.
 pub const MAX_PAUSE: Micros = 366 * 86_400 * 1_000_000;
@@ -153,7 +153,7 @@ impl OpenGate {
     }
 
     /// The same as [`Open::earliest`] for a limiter with this gate.
-    pub fn earliest(&self, open: &Open, from: Micros, cost: i64) -> (Micros, i64) {
+    pub fn earliest<O: OpenState>(&self, open: &O, from: Micros, cost: i64) -> (Micros, i64) {
         let at = self.at(cost).max(from);
         // Later than the longest budget only the time of the refusal is computed.
         let (earliest, start) = open.earliest(at.min(MAX_BUDGET), cost);
@@ -161,11 +161,11 @@ impl OpenGate {
     }
 
     /// The same as [`Open::take`] for a limiter with this gate. The grant names the gate.
-    pub fn take(&mut self, open: &mut Open, start: i64, cost: i64) -> Grant {
+    pub fn take<O: OpenState>(&mut self, open: &mut O, start: i64, cost: i64) -> Grant {
         let mut grant = open.take(start, cost);
         let spent = self.gate.spent as f64 + self.ramp.time(cost);
         self.gate.spent = (spent as i64).min(EXACT - 1);
-        if let Some(name) = name(open, &mut grant) {
+        if let Some(name) = open.gate_field(&mut grant) {
             *name = self.gate.until;
         }
         grant
@@ -175,7 +175,7 @@ impl OpenGate {
     /// that leaves after a pause would slow the limiter for as long as it is busy. The state of the limiter
     /// may have no use for them, because it was full again meanwhile; the gate has.
     pub fn refund(&mut self, open: &Open, mut grant: Grant, cost: i64) {
-        if name(open, &mut grant).is_some_and(|name| *name == self.gate.until) {
+        if open.gate_field(&mut grant).is_some_and(|name| *name == self.gate.until) {
             let spent = self.gate.spent as f64 - self.ramp.time(cost);
             let least = if self.gate.spent < 0 { FULL } else { 0 };
             self.gate.spent = spent.max(least as f64) as i64;
@@ -183,7 +183,7 @@ impl OpenGate {
     }
 
     /// How full a limiter with this gate is.
-    pub fn level(&self, open: &Open) -> Level {
+    pub fn level<O: OpenState>(&self, open: &O) -> Level {
         let Level { remaining, reset_after, .. } = open.level();
         Level {
             remaining: remaining.min(self.remaining()),
@@ -201,16 +201,6 @@ impl OpenGate {
         }
         let room = ((now - gate.until) * 1_000 - gate.spent) as f64;
         ((room * ramp.count as f64 / (ramp.period as f64 * 1_000.0)).floor() as i64 + 1).max(0)
-    }
-}
-
-/// The field of a grant that names the gate through which it was taken, 0 for none: one that the algorithm
-/// does not use itself. `None` if the gate counts no permits.
-fn name<'g>(open: &Open, grant: &'g mut Grant) -> Option<&'g mut i64> {
-    match open {
-        Open::TokenBucket(_) | Open::SlidingWindow(_) => Some(&mut grant.aux),
-        Open::FixedWindow(_) => Some(&mut grant.ticks),
-        Open::LeakyBucket(_) | Open::WarmUp(_) | Open::Concurrency(_) => None,
     }
 }
 

@@ -6,6 +6,32 @@ use super::{
     sliding_window, token_bucket, warm_up,
 };
 
+/// A state that is worked on, as a decision sees it: an [`Open`], or that of an algorithm which the compiler knows. Most
+/// requests ask one token bucket, and the same decision about [`token_bucket::Open`] takes half of the instructions.
+pub trait OpenState {
+    /// See [`Open::earliest`].
+    fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64);
+    /// See [`Open::take`].
+    fn take(&mut self, start: i64, cost: i64) -> Grant;
+    /// Notes that the request that took the permits at `start` waits until `at`, µs from now.
+    fn promise(&mut self, at: Micros, start: i64);
+    /// See [`Open::level`].
+    fn level(&self) -> Level;
+    /// See [`Open::close`].
+    fn close(self) -> Option<(State, Micros)>;
+    /// See [`Open::put_back`].
+    fn put_back(self, state: &mut State);
+    /// Whether it counts concurrency permits.
+    fn is_lease(&self) -> bool;
+    /// See [`Open::leases`].
+    fn leases(&mut self) -> Option<&mut concurrency::Open>;
+    /// See [`Open::longest_wait`].
+    fn longest_wait(&self) -> Micros;
+    /// The field of a grant that names the gate through which it was taken, 0 for none: one that the algorithm does not use
+    /// itself. `None` if the gate counts no permits.
+    fn gate_field<'g>(&self, grant: &'g mut Grant) -> Option<&'g mut i64>;
+}
+
 /// The state of a limiter while it is worked on: read at one `now`, changed in memory, and then kept or
 /// dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,6 +142,52 @@ impl Open {
             | Self::FixedWindow(_)
             | Self::WarmUp(_)
             | Self::Concurrency(_) => MAX_BUDGET,
+        }
+    }
+}
+
+impl OpenState for Open {
+    fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
+        self.earliest(from, cost)
+    }
+
+    fn take(&mut self, start: i64, cost: i64) -> Grant {
+        self.take(start, cost)
+    }
+
+    fn promise(&mut self, at: Micros, start: i64) {
+        self.promise(at, start);
+    }
+
+    fn level(&self) -> Level {
+        self.level()
+    }
+
+    fn close(self) -> Option<(State, Micros)> {
+        self.close()
+    }
+
+    fn put_back(self, state: &mut State) {
+        self.put_back(state);
+    }
+
+    fn is_lease(&self) -> bool {
+        matches!(self, Self::Concurrency(_))
+    }
+
+    fn leases(&mut self) -> Option<&mut concurrency::Open> {
+        self.leases()
+    }
+
+    fn longest_wait(&self) -> Micros {
+        self.longest_wait()
+    }
+
+    fn gate_field<'g>(&self, grant: &'g mut Grant) -> Option<&'g mut i64> {
+        match self {
+            Self::TokenBucket(_) | Self::SlidingWindow(_) => Some(&mut grant.aux),
+            Self::FixedWindow(_) => Some(&mut grant.ticks),
+            Self::LeakyBucket(_) | Self::WarmUp(_) | Self::Concurrency(_) => None,
         }
     }
 }

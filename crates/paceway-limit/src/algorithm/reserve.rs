@@ -2,7 +2,7 @@
 //! `reserve.lua`.
 
 use super::{
-    Grant, Level, MAX_BUDGET, Micros, Open,
+    Grant, Level, MAX_BUDGET, Micros, Open, OpenState,
     concurrency::{Queued, RETRY, Ticket},
     gate::OpenGate,
     token_bucket::BlockAsk,
@@ -11,9 +11,9 @@ use smallvec::SmallVec;
 
 /// One limiter of a request, with its opened state and the permits that the request asks of it.
 #[derive(Debug)]
-pub struct Want<'a> {
+pub struct Want<'a, O = Open> {
     /// The opened state of the limiter, which a grant changes.
-    pub open: &'a mut Open,
+    pub open: &'a mut O,
     /// The permits that the request costs, from 1 to the limiter's capacity.
     pub cost: i64,
     /// False for a limiter that only observes: it counts the request and never delays or refuses it.
@@ -85,7 +85,11 @@ impl Part {
 /// granted earlier keeps that room as a hole. Concurrency permits are taken only for now. A request that has
 /// to wait for one takes no rate permits, and a request that has to wait for rate permits asks for its
 /// concurrency permits when their instant has come. A refusal changes nothing.
-pub fn decide(wants: &mut [Want<'_>], budget: Micros, ticket: Option<Ticket>) -> Reserved {
+pub fn decide<O: OpenState>(
+    wants: &mut [Want<'_, O>],
+    budget: Micros,
+    ticket: Option<Ticket>,
+) -> Reserved {
     let budget = budget.min(MAX_BUDGET);
     let mut starts: SmallVec<[i64; 2]> = smallvec::smallvec![0; wants.len()];
     let (at, mut bound_by) = common(wants, 0, &mut starts);
@@ -132,7 +136,7 @@ pub fn decide_with_block(
 
 /// Binds a request that no limiter delayed to the rate limiter that has the fewest permits left; among equals
 /// to the first.
-fn tightest(wants: &[Want<'_>], reserved: &mut Reserved) {
+fn tightest<O: OpenState>(wants: &[Want<'_, O>], reserved: &mut Reserved) {
     if !wants[reserved.bound_by].is_permits() {
         return;
     }
@@ -146,7 +150,11 @@ fn tightest(wants: &[Want<'_>], reserved: &mut Reserved) {
 
 /// The first instant from `from` on at which all enforcing rate limiters can grant, and the limiter that made
 /// it so late.
-fn common(wants: &[Want<'_>], from: Micros, starts: &mut [i64]) -> (Micros, usize) {
+fn common<O: OpenState>(
+    wants: &[Want<'_, O>],
+    from: Micros,
+    starts: &mut [i64],
+) -> (Micros, usize) {
     if let [want] = wants {
         // Most requests have one limiter, whose instant has to suit no other.
         if !want.is_permits() {
@@ -178,7 +186,11 @@ fn common(wants: &[Want<'_>], from: Micros, starts: &mut [i64]) -> (Micros, usiz
 /// A request that would wait in one limiter alone for longer than that limiter's queue allows is refused,
 /// too. Returns the first instant from `from` on at which no queue is too long and which is within the
 /// budget, with the limiter that made it so late; `None` when that instant is `from`.
-fn fitting_all_queues(wants: &[Want<'_>], budget: Micros, from: Micros) -> Option<(Micros, usize)> {
+fn fitting_all_queues<O: OpenState>(
+    wants: &[Want<'_, O>],
+    budget: Micros,
+    from: Micros,
+) -> Option<(Micros, usize)> {
     let (mut retry_after, mut bound_by) = (from, None);
     loop {
         let before = retry_after;
@@ -211,7 +223,12 @@ enum Concurrent {
 /// Whether every concurrency limiter has a free permit. If one has none, the request waits in the first such
 /// queue. While it waits there, or for more than [`KEPT`] for rate permits, it holds no concurrency permit
 /// that it was notified of. A paused limiter has no free permit, not even for a request that was notified.
-fn concurrent(wants: &mut [Want<'_>], budget: Micros, at: Micros, ticket: Ticket) -> Concurrent {
+fn concurrent<O: OpenState>(
+    wants: &mut [Want<'_, O>],
+    budget: Micros,
+    at: Micros,
+    ticket: Ticket,
+) -> Concurrent {
     let enforced = wants.iter_mut().enumerate().filter(|(_, want)| want.enforce);
     let mut leases: SmallVec<[_; 2]> =
         enforced.filter_map(|(i, want)| Some((i, want.open.leases()?))).collect();
@@ -293,8 +310,8 @@ pub fn charge(open: &mut Open, permits: i64) -> i64 {
     left
 }
 
-fn take(
-    wants: &mut [Want<'_>],
+fn take<O: OpenState>(
+    wants: &mut [Want<'_, O>],
     starts: &[i64],
     at: Micros,
     budget: Micros,
@@ -307,8 +324,8 @@ fn take(
     parts
 }
 
-fn take_one(
-    want: &mut Want<'_>,
+fn take_one<O: OpenState>(
+    want: &mut Want<'_, O>,
     start: i64,
     at: Micros,
     budget: Micros,
@@ -343,10 +360,10 @@ fn take_one(
 
 // === impl Want ===
 
-impl Want<'_> {
+impl<O: OpenState> Want<'_, O> {
     /// Whether the limiter counts permits of a rate and enforces them.
     fn is_permits(&self) -> bool {
-        self.enforce && !matches!(self.open, Open::Concurrency(_))
+        self.enforce && !self.open.is_lease()
     }
 
     /// The [`Open::earliest`] of the limiter with its gate.

@@ -19,7 +19,7 @@ pub use super::timeline::State;
 pub use block::{BlockAsk, LONGEST_USE};
 
 use super::{
-    DataLoss, Grant, Level, MAX_BUDGET, Micros, ceil_div,
+    DataLoss, Grant, Level, MAX_BUDGET, Micros, OpenState, ceil_div, concurrency,
     timeline::{Pace, Timeline},
 };
 
@@ -150,11 +150,6 @@ impl Open {
         (at.max(from), start)
     }
 
-    /// Notes that the request that took the permits at `start` waits until `at`, µs from now.
-    pub(super) fn promise(&mut self, at: Micros, start: i64) {
-        self.line.promise(at, start);
-    }
-
     /// Takes the interval that [`Self::earliest`] found, and returns the grant for a later refund.
     pub fn take(&mut self, start: i64, cost: i64) -> Grant {
         self.line.take(start, cost)
@@ -205,6 +200,46 @@ impl Open {
     /// state.
     pub fn close(self) -> Option<(State, Micros)> {
         self.line.close()
+    }
+}
+
+impl OpenState for Open {
+    fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
+        self.earliest(from, cost)
+    }
+
+    fn take(&mut self, start: i64, cost: i64) -> Grant {
+        self.take(start, cost)
+    }
+
+    fn promise(&mut self, at: Micros, start: i64) {
+        self.line.promise(at, start);
+    }
+
+    fn level(&self) -> Level {
+        self.level()
+    }
+
+    fn close(self) -> Option<(super::State, Micros)> {
+        self.close().map(|(state, lasts)| (super::State::TokenBucket(state), lasts))
+    }
+
+    fn put_back(self, _: &mut super::State) {}
+
+    fn is_lease(&self) -> bool {
+        false
+    }
+
+    fn leases(&mut self) -> Option<&mut concurrency::Open> {
+        None
+    }
+
+    fn longest_wait(&self) -> Micros {
+        MAX_BUDGET
+    }
+
+    fn gate_field<'g>(&self, grant: &'g mut Grant) -> Option<&'g mut i64> {
+        Some(&mut grant.aux)
     }
 }
 

@@ -14,13 +14,14 @@ mod turns;
 
 use super::{Check, Checks, Decision, Entry, Pauses, Reply, calls::Calls, turn::of_queue};
 use crate::algorithm::{
-    DataLoss, Grant, Level, Micros, Open,
+    DataLoss, Grant, Level, Micros, Open, OpenState,
     concurrency::Ticket,
     gate::OpenGate,
     reserve::{self, Want},
 };
 use ahash::RandomState;
 use debts::Debts;
+use locked::LockedShards;
 use notes::Notes;
 use parking_lot::{Mutex, MutexGuard};
 use shard::{Shard, StateIndex};
@@ -71,8 +72,8 @@ struct Inner {
 struct Locked(Mutex<Shard>);
 
 /// A state that a decision works on.
-struct OpenedState {
-    open: Open,
+struct OpenedState<O = Open> {
+    open: O,
     /// The print under which it is put back: that of its key, or of the state that keys share when there are too many.
     print: Print,
     /// `None` if no state is kept there, or if its grants were lost.
@@ -190,41 +191,35 @@ impl MemoryStore {
         {
             return self.decide_in_turn(now, checks, q, budget, ticket);
         }
-        if let [check] = &checks[..] {
-            // Most requests have one limiter.
-            let print = self.print(&check.key);
-            let mut shard = self.lock(print);
-            if let Some(granted) = self.grant_now(&mut shard, check, print, now) {
-                return Decision::new(granted);
-            }
-            let mut opened = self.open(&mut shard, check, print, now);
-            opened.take_turn(check);
-            let (enforce, cost) = (check.enforce, check.cost);
-            let gate = opened.gate.as_deref_mut();
-            let mut wants = [Want { open: &mut opened.open, cost, enforce, gate }];
-            let decision = Decision::new(reserve::decide(&mut wants, budget, ticket));
-            let taken = decision.parts.first().is_some_and(|part| part.at >= 0);
-            let called = self.put(&mut shard, check, opened, taken, now);
-            drop(shard);
-            self.call(called);
-            return decision;
-        }
         let mut shards = self.lock_all(checks);
-        let mut opened = self.open_all(&mut shards, checks, now);
-        let mut wants: SmallVec<[Want<'_>; 2]> = SmallVec::new();
-        for (check, state) in checks.iter().zip(&mut opened) {
-            state.take_turn(check);
-            let OpenedState { open, gate, .. } = state;
-            let gate = gate.as_deref_mut();
-            wants.push(Want { open, cost: check.cost, enforce: check.enforce, gate });
+        match self.open_bucket(&mut shards, checks, now) {
+            Some(bucket) => self.decide_opened(now, checks, budget, ticket, shards, [bucket]),
+            None => {
+                let opened = self.open_all(&mut shards, checks, now);
+                self.decide_opened(now, checks, budget, ticket, shards, opened)
+            }
         }
+    }
+
+    /// Decides about opened states, whose parts are locked, and puts them back.
+    #[inline(always)]
+    fn decide_opened<O: OpenState, S>(
+        &self,
+        now: Micros,
+        checks: &Checks,
+        budget: Micros,
+        ticket: Option<Ticket>,
+        mut shards: LockedShards<'_>,
+        mut opened: S,
+    ) -> Decision
+    where
+        S: AsMut<[OpenedState<O>]> + IntoIterator<Item = OpenedState<O>>,
+    {
+        let mut wants = wants(checks, opened.as_mut());
         let decision = Decision::new(reserve::decide(&mut wants, budget, ticket));
         drop(wants);
-        let mut called = Vec::new();
-        for (i, (check, opened)) in checks.iter().zip(opened).enumerate() {
-            let taken = decision.parts.get(i).is_some_and(|part| part.at >= 0);
-            called.append(&mut self.put(shards.of(i), check, opened, taken, now));
-        }
+        let is_taken = |i: usize| decision.parts.get(i).is_some_and(|part| part.at >= 0);
+        let called = self.put_all(&mut shards, checks, opened, is_taken, now);
         drop(shards);
         self.call(called);
         decision
@@ -276,11 +271,11 @@ impl MemoryStore {
 
     /// Puts an opened state back: as it is now if it was `changed`, otherwise as it was before.
     #[inline(always)]
-    fn put(
+    fn put<O: OpenState>(
         &self,
         shard: &mut Shard,
         check: &Check,
-        OpenedState { mut open, print, place, gate }: OpenedState,
+        OpenedState { mut open, print, place, gate }: OpenedState<O>,
         changed: bool,
         now: Micros,
     ) -> Vec<Ticket> {
@@ -343,6 +338,21 @@ impl MemoryStore {
 
 // === impl OpenedState ===
 
+impl<O: OpenState> OpenedState<O> {
+    /// The permits that a request asks of this state.
+    #[inline]
+    fn want(&mut self, check: &Check) -> Want<'_, O> {
+        // A concurrency limiter has to know whose turn it is that asks.
+        if let Some(turn) = &check.turn
+            && let Some(leases) = self.open.leases()
+        {
+            leases.take_turn(turn);
+        }
+        let Self { open, gate, .. } = self;
+        Want { open, cost: check.cost, enforce: check.enforce, gate: gate.as_deref_mut() }
+    }
+}
+
 impl OpenedState {
     /// Returns the permits of a grant to the state and to its gate; false if the state has nothing of this grant.
     fn refund(&mut self, grant: Grant, cost: i64) -> bool {
@@ -353,22 +363,26 @@ impl OpenedState {
         given
     }
 
-    /// Tells a concurrency limiter whose turn it is that asks.
-    #[inline]
-    pub(super) fn take_turn(&mut self, check: &Check) {
-        if let Some(turn) = &check.turn
-            && let Some(leases) = self.open.leases()
-        {
-            leases.take_turn(turn);
-        }
-    }
-
     fn level(&self) -> Level {
         match &self.gate {
             Some(gate) => gate.level(&self.open),
             None => self.open.level(),
         }
     }
+}
+
+/// The permits that a request asks of its limiters.
+#[inline]
+fn wants<'o, O: OpenState>(
+    checks: &[Check],
+    opened: &'o mut [OpenedState<O>],
+) -> SmallVec<[Want<'o, O>; 2]> {
+    // Pushing one by one takes half of the instructions of a collect, and every decision does this.
+    let mut wants = SmallVec::new();
+    for (check, state) in checks.iter().zip(opened) {
+        wants.push(state.want(check));
+    }
+    wants
 }
 
 /// The state of a key that no request has used, or whose data was lost.

@@ -1,6 +1,6 @@
 //! The steps that change or show one state of the memory store: every entry except a decision that takes no block.
 
-use super::{MemoryStore, OpenedState};
+use super::{MemoryStore, OpenedState, wants};
 use crate::{
     algorithm::{
         Gate, Grant, Level, Micros, Open, concurrency,
@@ -25,10 +25,7 @@ impl MemoryStore {
         let print = self.print(&check.key);
         let mut shard = self.lock(print);
         let mut opened = self.open(&mut shard, check, print, now);
-        let (enforce, cost) = (check.enforce, check.cost);
-        let gate = opened.gate.as_deref_mut();
-        let want = Want { open: &mut opened.open, cost, enforce, gate };
-        let (reserved, usable) = reserve::decide_with_block(want, budget, ask);
+        let (reserved, usable) = reserve::decide_with_block(opened.want(check), budget, ask);
         let decision = Decision::new(reserved);
         let taken = decision.parts.first().is_some_and(|part| part.at >= 0);
         self.put(&mut shard, check, opened, taken, now);
@@ -54,15 +51,8 @@ impl MemoryStore {
         for ((check, state), part) in checks.iter().zip(&mut opened).zip(parts) {
             is_given = is_given && (part.at < 0 || state.refund(part.grant, check.cost));
         }
-        let wants = checks.iter().zip(&mut opened).map(|(check, OpenedState { open, .. })| Want {
-            open,
-            cost: check.cost,
-            enforce: check.enforce,
-            gate: None,
-        });
-        let mut wants: SmallVec<[Want<'_>; 2]> = wants.collect();
-        let decided = is_given.then(|| reserve::decide(&mut wants, budget, None));
-        drop(wants);
+        let decided =
+            is_given.then(|| reserve::decide(&mut wants(checks, &mut opened), budget, None));
         let decision = decided.map(Decision::new).filter(|decision| decision.admitted);
         if decision.is_none() {
             for (state, before) in opened.iter_mut().zip(before) {
@@ -70,9 +60,7 @@ impl MemoryStore {
             }
         }
         let decision = decision.unwrap_or_else(|| Decision::kept(opened[0].level()));
-        for (i, (check, opened)) in checks.iter().zip(opened).enumerate() {
-            self.put(shards.of(i), check, opened, decision.admitted, now);
-        }
+        self.put_all(&mut shards, checks, opened, |_| decision.admitted, now);
         decision
     }
 

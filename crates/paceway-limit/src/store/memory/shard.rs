@@ -1,8 +1,6 @@
 //! One part of the states. A state is found by the print of its key and kept beside it, because among a million states each
 //! look at another place misses all caches.
 
-mod plain;
-
 use super::{
     GRACE,
     gates::Gates,
@@ -11,7 +9,7 @@ use super::{
 };
 use crate::{
     algorithm::{
-        Algorithm, DataLoss, Micros, Open, State, TokenBucket,
+        Algorithm, DataLoss, Micros, Open, OpenState, State, TokenBucket,
         fair::Queue,
         gate::OpenGate,
         timeline::{self, Pace},
@@ -89,12 +87,10 @@ impl Shard {
         now: Micros,
     ) -> Option<Open> {
         let kept = *self.states.get(place)?;
-        if let Some(pace) = kept.kind.pace() {
+        if kept.kind.pace().is_some() {
             // The key contains the letter of its algorithm, so the state has the same one.
             let Algorithm::TokenBucket(rule) = algorithm else { return None };
-            let is_lost = loss.is_some_and(|loss| kept.packed.born() < loss.at);
-            let pace = *self.paces.get(pace).filter(|_| !is_lost)?;
-            return Some(self.open_packed(kept, pace, *rule, now));
+            return self.open_bucket(place, *rule, loss, now).map(Open::TokenBucket);
         }
         let Aside::State(_, state) = self.asides.get_mut(kept.place_aside()?)? else { return None };
         match loss {
@@ -113,13 +109,18 @@ impl Shard {
         }
     }
 
-    fn open_packed(
+    /// Opens the state of a token bucket; `None` if the position holds none that is packed and counts.
+    #[inline]
+    pub(super) fn open_bucket(
         &mut self,
-        kept: StoredState,
-        pace: Pace,
+        place: StateIndex,
         rule: TokenBucket,
+        loss: Option<DataLoss>,
         now: Micros,
-    ) -> Open {
+    ) -> Option<token_bucket::Open> {
+        let kept = self.states.get(place)?;
+        let is_lost = loss.is_some_and(|loss| kept.packed.born() < loss.at);
+        let pace = *self.paces.get(kept.kind.pace()?).filter(|_| !is_lost)?;
         let aside = kept.place_aside().and_then(|place| self.asides.get_mut(place));
         let mut none = Vec::new();
         let holes = match aside {
@@ -130,7 +131,7 @@ impl Shard {
         let mut state = kept.packed.unpack(pace, mem::take(holes));
         let open = token_bucket::Open::new(Some(&mut state), now, rule);
         *holes = state.into_holes();
-        Open::TokenBucket(open)
+        Some(open)
     }
 
     pub(super) fn has_gate(&self, print: Print) -> bool {
@@ -179,7 +180,7 @@ impl Shard {
     }
 
     /// Puts back a state that was opened at `place` and not changed. Other states may have been added or removed since.
-    pub(super) fn put_back(&mut self, print: Print, place: StateIndex, open: Open) {
+    pub(super) fn put_back(&mut self, print: Print, place: StateIndex, open: impl OpenState) {
         let aside = self.at(print, Some(place)).1.and_then(|aside| self.asides.get_mut(aside));
         if let Some(Aside::State(_, state)) = aside {
             open.put_back(state);

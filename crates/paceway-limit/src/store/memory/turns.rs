@@ -1,6 +1,6 @@
 //! The steps of requests that take turns at a limiter, in the memory store. The order of turns is `algorithm/fair`'s.
 
-use super::{MemoryStore, OpenedState, shard::Shard, stored_state::Print};
+use super::{MemoryStore, OpenedState, shard::Shard, stored_state::Print, wants};
 use crate::{
     algorithm::{
         MAX_BUDGET, Micros, State,
@@ -54,15 +54,7 @@ impl MemoryStore {
         {
             changed |= opened[q].refund(own.grant, own.cost);
         }
-        let mut wants: SmallVec<[Want<'_>; 2]> = SmallVec::new();
-        for (check, state) in checks.iter().zip(&mut opened) {
-            state.take_turn(check);
-            let OpenedState { open, gate, .. } = state;
-            let gate = gate.as_deref_mut();
-            wants.push(Want { open, cost: check.cost, enforce: check.enforce, gate });
-        }
-        let (mut decision, chain) = decide(&mut wants, &queue, now, asked);
-        drop(wants);
+        let (mut decision, chain) = decide(&mut wants(checks, &mut opened), &queue, now, asked);
         let taken: SmallVec<[bool; 2]> = decision.parts.iter().map(|part| part.at >= 0).collect();
         if decision.admitted && decision.wait > 0 {
             wait(&mut queue, now, asked, (&mut decision, &chain), &mut effects);
@@ -75,11 +67,8 @@ impl MemoryStore {
                 changed |= opened[q].refund(booking.grant, booking.cost);
             }
         }
-        let mut called = Vec::new();
-        for (i, (check, opened)) in checks.iter().zip(opened).enumerate() {
-            let taken = taken.get(i).copied().unwrap_or_default() || changed && i == q;
-            called.append(&mut self.put(shards.of(i), check, opened, taken, now));
-        }
+        let is_taken = |i: usize| taken.get(i).copied().unwrap_or_default() || changed && i == q;
+        let called = self.put_all(&mut shards, checks, opened, is_taken, now);
         keep(shards.of(q), print, queue);
         drop(shards);
         self.call(called);
