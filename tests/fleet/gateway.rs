@@ -12,7 +12,7 @@ use paceway::{
     limit::{self, Callee, Caller, Reservation, Waiter},
     store::{
         Answer, Check, Checks, Decision, Pause, Pauses, Source, Store, StoreError,
-        batch::{BlockPolicy, StoreMetrics},
+        batch::StoreMetrics,
         calls::Calls,
         failover::{self, Failover},
         health::{Health, HealthMetrics, Pace, PaceMetrics},
@@ -91,10 +91,6 @@ impl Process {
         let mut health = Health::new(HealthMetrics::noop(), pace);
         if let Some(health) = Arc::get_mut(&mut health) {
             health.id = format!("life {life}@gateway {number}").into();
-            health.blocks = match history.has_blocks {
-                true => BlockPolicy { least: 2 },
-                false => BlockPolicy::OFF,
-            };
         }
         if history.is_told {
             health.expect(i64::try_from(history.gateways.len()).expect("few"));

@@ -17,7 +17,6 @@ mod replies;
 mod store_metrics;
 
 pub use batched::Batched;
-pub use blocks::BlockPolicy;
 pub use releases::parts_of;
 pub use store_metrics::StoreMetrics;
 

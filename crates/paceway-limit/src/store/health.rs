@@ -27,7 +27,7 @@ pub(super) use scripted::ScriptedConnection;
 pub use scripted::ScriptedServers;
 pub(super) use store_clock::StoreClock;
 
-use super::{ABSENT, Beat, Check, GONE, Pauses, StoreError, batch::BlockPolicy, calls::Calls};
+use super::{ABSENT, Beat, Check, GONE, Pauses, StoreError, calls::Calls};
 use crate::{
     algorithm::Micros,
     log::{Permit, Throttle},
@@ -114,8 +114,6 @@ pub struct Health {
     pub scripted: Arc<ScriptedServers>,
     /// How long calls of the store may take.
     pub pace: Pace,
-    /// When workers ask for blocks of permits.
-    pub blocks: BlockPolicy,
     metrics: HealthMetrics,
 }
 
@@ -160,7 +158,6 @@ impl Health {
             #[cfg(feature = "redis")]
             scripted: Arc::default(),
             pace,
-            blocks: BlockPolicy::default(),
             metrics,
         })
     }

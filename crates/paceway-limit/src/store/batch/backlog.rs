@@ -1,7 +1,6 @@
 //! The entries of one queue that wait for a call or for their instant. Makes no call.
 
 use super::{
-    blocks::{BlockTurn, NextCall},
     call::{BATCH, Call, CallBuilder},
     callee::Callee,
     charges::{NotCharged, OwedCharges},
@@ -30,18 +29,6 @@ pub(super) struct Backlog {
     tracker: TaskTracker,
     /// The instant at which the store last rejected a call.
     refused: Option<Instant>,
-    /// The number of the call that is made next.
-    calls: u64,
-}
-
-/// When an entry that was queued is sent.
-enum QueueTurn {
-    /// With this call.
-    Now(QueuedEntry),
-    /// With a later one.
-    Later(QueuedEntry),
-    /// It needs no call.
-    Over,
 }
 
 // === impl Backlog ===
@@ -49,7 +36,7 @@ enum QueueTurn {
 impl Backlog {
     pub(super) fn new(callee: Arc<Callee>, tracker: TaskTracker) -> Self {
         let (queue, delayed, owed) = Default::default();
-        Self { callee, queue, delayed, owed, tracker, refused: None, calls: 0 }
+        Self { callee, queue, delayed, owed, tracker, refused: None }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -123,7 +110,7 @@ impl Backlog {
 
     fn push(&mut self, entry: Entry, since: Instant, origin: Origin) {
         let token = self.tracker.token();
-        self.queue.push_front(QueuedEntry { entry, since, origin, undecided: None, token });
+        self.queue.push_front(QueuedEntry { entry, since, origin, token });
     }
 
     /// Notes that the store has rejected a call.
@@ -137,29 +124,10 @@ impl Backlog {
             let started = Instant::now();
             let mut call = CallBuilder::new(self.queue.len().min(BATCH), started);
             let mut later = self.entries_apart(started);
-            self.calls += 1;
-            let mut next = NextCall { number: self.calls, blocks: 0 };
-            let mut held = VecDeque::new();
             while !call.is_full()
                 && let Some(queued) = self.queue.pop_front()
             {
-                if queued.undecided.is_none() {
-                    // Most limiters give no blocks.
-                    call.push(queued);
-                    continue;
-                }
-                match self.through_blocks(queued, next, started) {
-                    QueueTurn::Now(queued) => {
-                        next.blocks += usize::from(matches!(queued.entry, Entry::Block { .. }));
-                        call.push(queued);
-                    }
-                    QueueTurn::Later(queued) => held.push_back(queued),
-                    QueueTurn::Over => {}
-                }
-            }
-            if !held.is_empty() {
-                held.append(&mut self.queue);
-                self.queue = held;
+                self.serve(queued, started).into_iter().for_each(|queued| call.push(queued));
             }
             let waiting = self.queue.iter().chain(&later);
             let mut waiting =
@@ -179,39 +147,25 @@ impl Backlog {
         None
     }
 
-    /// Serves a request from the block of its limiter, or lets it ask for one.
-    fn through_blocks(
-        &mut self,
-        mut queued: QueuedEntry,
-        call: NextCall,
-        now: Instant,
-    ) -> QueueTurn {
-        let Entry::Reserve { checks, budget, .. } = &queued.entry else {
-            return QueueTurn::Now(queued);
+    /// Serves a request from the block of its limiter. Returns an entry for which the store is needed.
+    fn serve(&mut self, queued: QueuedEntry, now: Instant) -> Option<QueuedEntry> {
+        let is_abandoned = queued.origin.is_abandoned();
+        let decision = match &queued.origin {
+            Origin::Caller(_) if !is_abandoned => {
+                self.callee.blocks.serve_queued(&queued.entry, now)
+            }
+            _ => None,
         };
-        if queued.origin.is_abandoned() {
-            return QueueTurn::Now(queued);
-        }
-        match self.callee.blocks.next(checks, call, now) {
-            BlockTurn::Asks => QueueTurn::Now(queued),
-            BlockTurn::Waits => QueueTurn::Later(queued),
-            BlockTurn::AsksFor(ask) => {
-                queued.entry = Entry::Block { checks: checks.clone(), budget: *budget, ask };
-                QueueTurn::Now(queued)
-            }
-            BlockTurn::Served(decision) => {
-                let checks = checks.clone();
-                if let Origin::Caller(Some(sender)) = queued.origin
-                    && let Err(Ok(Reply::Decision(unused))) =
-                        sender.send(Ok(Reply::Decision(decision)))
-                {
-                    undo(&checks, None, &unused)
-                        .into_iter()
-                        .for_each(|entry| self.release(entry, now));
-                }
-                QueueTurn::Over
+        let Some(decision) = decision else { return Some(queued) };
+        if let (Origin::Caller(Some(sender)), Entry::Reserve { checks, .. }) =
+            (queued.origin, queued.entry)
+            && let Err(Ok(Reply::Decision(unused))) = sender.send(Ok(Reply::Decision(decision)))
+        {
+            for entry in undo(&checks, None, &unused) {
+                self.release(entry, now);
             }
         }
+        None
     }
 
     /// Leaves in the queue the entries that may share a call with its first one, and returns the others.

@@ -1,7 +1,7 @@
 //! A store over a [`Backend`], with group commit. Finds the queue of each request.
 
 use super::{
-    blocks::Entered, callee::Callee, pending::PendingReply, queue::CallQueue, releases::releases,
+    callee::Callee, pending::PendingReply, queue::CallQueue, releases::releases,
     store_metrics::StoreMetrics,
 };
 use crate::{
@@ -66,20 +66,19 @@ impl Batched {
         ticket: Option<Ticket>,
         otherwise: impl FnOnce(StoreError) -> Result<Decision, StoreError> + Send + 'static,
     ) -> Answer<Decision> {
-        let undecided = match self.callee.blocks.enter(checks, ticket) {
-            Entered::Served(decision) => return Answer::Ready(Ok(decision)),
-            Entered::Asks(undecided) => undecided,
-        };
+        let queue = self.queue(&checks[0].key);
+        if let Some(decision) = self.callee.blocks.enter(checks, ticket, queue.is_idle()) {
+            return Answer::Ready(Ok(decision));
+        }
         let entry = Entry::Reserve { checks: checks.clone(), budget, ticket };
-        let queue = self.queue(&entry);
-        let reply = PendingReply::new(queue.ask(entry, undecided));
+        let reply = PendingReply::new(queue.ask(entry));
         let reply = reply.deciding(queue, checks.clone(), ticket);
         Answer::Later(Box::pin(async move { reply.read(decision_of).await.or_else(otherwise) }))
     }
 
     /// Queues `entry` at once. The returned future only waits for the reply.
     fn ask(&self, entry: Entry) -> PendingReply {
-        PendingReply::new(self.queue(&entry).ask(entry, None))
+        PendingReply::new(self.queue_of(&entry).ask(entry))
     }
 
     /// Queues `entry` at once. The answer is what `read` finds in its reply.
@@ -101,8 +100,12 @@ impl Batched {
         })
     }
 
-    fn queue(&self, entry: &Entry) -> Arc<CallQueue> {
-        let name = self.callee.backend.placement().lane(&entry.checks()[0].key);
+    fn queue_of(&self, entry: &Entry) -> Arc<CallQueue> {
+        self.queue(&entry.checks()[0].key)
+    }
+
+    fn queue(&self, key: &str) -> Arc<CallQueue> {
+        let name = self.callee.backend.placement().lane(key);
         let mut queues = self.queues.lock();
         if let Some(queue) = queues.get(name) {
             return queue.clone();
@@ -120,8 +123,8 @@ impl Store for Batched {
 
     fn confirm(&self, checks: &Checks, place: Place) -> Answer<Decision> {
         let entry = Entry::Confirm { checks: checks.clone(), place };
-        let queue = self.queue(&entry);
-        let reply = PendingReply::new(queue.ask(entry, None)).deciding(queue, checks.clone(), None);
+        let queue = self.queue_of(&entry);
+        let reply = PendingReply::new(queue.ask(entry)).deciding(queue, checks.clone(), None);
         Answer::Later(Box::pin(reply.read(decision_of)))
     }
 
@@ -137,18 +140,18 @@ impl Store for Batched {
 
     fn refund(&self, _: Source, checks: &Checks, parts: &[reserve::Part]) {
         for entry in releases(checks, parts) {
-            self.queue(&entry).release(entry);
+            self.queue_of(&entry).release(entry);
         }
     }
 
     fn settle(&self, _: Source, check: &Check, part: reserve::Part, used: i64) {
         if let Some(entry) = settlement::unused(check, part, used) {
-            let queue = self.queue(&entry);
+            let queue = self.queue_of(&entry);
             queue.release(entry);
             settlement::gives_room(check).into_iter().for_each(|entry| queue.release(entry));
         }
         for entry in settlement::charges(check, settlement::owed(check, part, used)) {
-            self.queue(&entry).charge(entry);
+            self.queue_of(&entry).charge(entry);
         }
     }
 

@@ -5,27 +5,25 @@
 //! for the store. Permits are dropped when the limiter is paused, changed, reset or lowered.
 
 mod key_block;
-mod policy;
-
-pub use policy::BlockPolicy;
-
-pub(super) use key_block::Undecided;
 
 use crate::{
     algorithm::{
-        Level, Micros, TokenBucket,
+        Algorithm, Level, Micros, TokenBucket,
         concurrency::Ticket,
         reserve::Part,
         token_bucket::{BlockAsk, LONGEST_USE},
     },
-    store::{Check, Checks, Decision, Pauses, Source, health::Member, pauses::KeepsPermits},
+    store::{
+        Backend, BoxFuture, Check, Checks, Decision, Entry, Pauses, Reply, Source, StoreError,
+        health::Member, pauses::KeepsPermits,
+    },
 };
 use key_block::{Block, KeyBlock, Keys, micros, reach, span};
 use metrics::Counter;
 use parking_lot::Mutex;
 use std::{
     mem,
-    sync::{Arc, Weak, atomic::Ordering::SeqCst},
+    sync::{Arc, Weak},
     time::Duration,
 };
 use tokio::time::Instant;
@@ -37,17 +35,14 @@ const LOWERED: Duration = Duration::from_secs(10);
 /// for each.
 const BLOCKS: usize = 32;
 
-/// The call that is made next, as far as a request for a block is concerned.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct NextCall {
-    pub(super) number: u64,
-    /// The number of requests for blocks in it.
-    pub(super) blocks: usize,
-}
+/// The fewest requests that a block serves.
+const LEAST: i64 = 3;
 
 /// The blocks of one worker.
 pub(super) struct Blocks {
-    pub(super) policy: BlockPolicy,
+    backend: Arc<dyn Backend>,
+    /// Each server of a Cluster sends its own messages about pauses, and those of one of them may be lost.
+    is_off: bool,
     member: Option<Arc<Member>>,
     pauses: Arc<Pauses>,
     keys: Mutex<Keys>,
@@ -57,144 +52,179 @@ pub(super) struct Blocks {
     lapsed: Counter,
 }
 
-/// The answer to a request that comes.
-pub(super) enum Entered {
-    /// A permit of a block.
-    Served(Decision),
-    /// The store is asked.
-    Asks(Option<Undecided>),
-}
-
-/// The next step of a request whose turn in the queue has come.
-pub(super) enum BlockTurn {
-    Served(Decision),
-    /// It asks, and for a block.
-    AsksFor(BlockAsk),
-    /// It waits for the block that the call asks for.
-    Waits,
-    Asks,
+/// A block that the store has granted.
+struct GivenBlock {
+    ask: BlockAsk,
+    /// An instant before the grant.
+    sent: Instant,
+    /// How long the call may take.
+    limit: Duration,
+    /// For how long from the grant the first permit can be used, µs.
+    usable: Micros,
 }
 
 // === impl Blocks ===
 
 impl Blocks {
     pub(super) fn new(
-        policy: BlockPolicy,
+        backend: Arc<dyn Backend>,
         member: Option<Arc<Member>>,
         pauses: &Arc<Pauses>,
         [served, lapsed]: [Counter; 2],
     ) -> Arc<Self> {
-        let (keys, pauses) = (Mutex::default(), pauses.clone());
-        let blocks = Arc::new(Self { policy, member, pauses, keys, served, lapsed });
+        let (is_off, keys) = (backend.placement().has_many_servers(), Mutex::default());
+        let pauses = pauses.clone();
+        let blocks = Arc::new(Self { backend, is_off, member, pauses, keys, served, lapsed });
         let weak = Arc::downgrade(&blocks);
         let keeper: Weak<dyn KeepsPermits> = weak;
         blocks.pauses.tell(keeper);
         blocks
     }
 
-    /// A request comes: it is served from the block of its limiter, or counted as one that asks the store.
+    /// The bucket that a request asks alone, if it is one that gives blocks.
     #[inline]
-    pub(super) fn enter(&self, checks: &Checks, ticket: Option<Ticket>) -> Entered {
-        match self.policy.bucket(checks) {
+    fn bucket<'c>(&self, checks: &'c Checks) -> Option<(&'c Check, TokenBucket)> {
+        match &**checks {
+            [check @ Check { blocks: true, algorithm: Algorithm::TokenBucket(rule), .. }] => {
+                (!self.is_off).then_some((check, *rule))
+            }
             // Most limiters are slow.
-            None => Entered::Asks(None),
-            Some(_) if ticket.is_some() => Entered::Asks(None),
-            Some((check, rule)) => self.enter_fast(check, rule),
+            _ => None,
         }
     }
 
-    fn enter_fast(&self, check: &Check, rule: TokenBucket) -> Entered {
-        let now = Instant::now();
-        let mut keys = self.keys.lock();
-        let Some(key) = keys.find(check, rule, now) else { return Entered::Asks(None) };
-        if key.cost == check.cost {
-            key.count(now);
-            if key.undecided.load(SeqCst) == 0
-                && let Some(decision) = self.serve(key, now)
-            {
-                return Entered::Served(decision);
-            }
-        }
-        Entered::Asks(Some(Undecided::of(key)))
-    }
-
-    /// The turn of a request has come in the queue, for the `call` that is made `now`.
-    pub(super) fn next(&self, checks: &Checks, call: NextCall, now: Instant) -> BlockTurn {
-        let NextCall { number, blocks } = call;
-        let Some((check, rule)) = self.policy.bucket(checks) else { return BlockTurn::Asks };
-        let mut keys = self.keys.lock();
-        let Some(key) = keys.all.get_mut(&check.key) else { return BlockTurn::Asks };
-        if key.is_asked && key.last_call == number {
-            return BlockTurn::Waits;
-        }
-        if key.rule != rule || key.cost != check.cost {
-            key.last_call = number;
-            return BlockTurn::Asks;
-        }
-        if let Some(decision) = self.serve(key, now) {
-            return BlockTurn::Served(decision);
-        }
-        if key.last_call == number {
-            return BlockTurn::Asks;
-        }
-        (key.last_call, key.is_asked) = (number, false);
-        // Where many requests are in the queue already, one call carries all of them.
-        let queued = i64::try_from(key.undecided.load(SeqCst)).unwrap_or(i64::MAX);
-        let ask = key.ask(now).filter(|ask| {
-            ask.requests >= self.policy.least.max(2 * queued) && blocks < BLOCKS && self.may_ask()
-        });
-        match ask {
-            Some(ask) => {
-                key.is_asked = true;
-                BlockTurn::AsksFor(ask)
-            }
-            None => BlockTurn::Asks,
-        }
-    }
-
-    /// The store has granted a block to the request of `checks`, whose call was sent at `sent`: the decision has its level for
-    /// that request. The permits lapse if the answer is late or the limiter was paused or changed since.
-    pub(super) fn put(
+    /// Counts a request that comes, and serves it from the block of its limiter if it `is_next`: no entry that came before
+    /// waits for the store.
+    #[inline]
+    pub(super) fn enter(
         &self,
         checks: &Checks,
-        ask: BlockAsk,
-        (decision, usable): (&mut Decision, Micros),
-        (sent, is_late): (Instant, bool),
-    ) {
+        ticket: Option<Ticket>,
+        is_next: bool,
+    ) -> Option<Decision> {
+        let (check, rule) = self.bucket(checks).filter(|_| ticket.is_none())?;
+        let now = Instant::now();
+        let mut keys = self.keys.lock();
+        let key = keys.find(check, rule, now).filter(|key| key.cost == check.cost)?;
+        key.count(now);
+        if is_next { self.serve(key, now) } else { None }
+    }
+
+    /// Serves a request whose turn in the queue has come `now` from the block of its limiter.
+    pub(super) fn serve_queued(&self, entry: &Entry, now: Instant) -> Option<Decision> {
+        let Entry::Reserve { checks, ticket: None, .. } = entry else { return None };
+        let (check, rule) = self.bucket(checks)?;
+        let mut keys = self.keys.lock();
+        let key = keys.all.get_mut(&check.key).filter(|key| key.is_of(check, rule))?;
+        self.serve(key, now)
+    }
+
+    /// Executes the entries of a call, which may take as long as `limit`. The first request of each limiter that gives blocks
+    /// may ask for one. Callers receive decisions alone.
+    pub(super) fn run(
+        self: &Arc<Self>,
+        entries: Arc<Vec<Entry>>,
+        limit: Duration,
+    ) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
+        let sent = Instant::now();
+        let Some(asking) = self.asking(&entries, sent) else { return self.backend.run(entries) };
+        let (blocks, entries) = (self.clone(), Arc::new(asking));
+        Box::pin(async move {
+            let answer = blocks.backend.run(entries.clone()).await;
+            let replies = answer.inspect_err(|_| {
+                entries.iter().for_each(|entry| blocks.not_given(entry));
+            })?;
+            let replies = entries.iter().zip(replies).map(|(entry, reply)| match (entry, reply) {
+                (Entry::Block { checks, ask, .. }, Reply::Block { decision, usable }) => {
+                    let block = GivenBlock { ask: *ask, sent, limit, usable };
+                    Reply::Decision(blocks.put(checks, decision, block))
+                }
+                (entry, reply) => {
+                    blocks.not_given(entry);
+                    reply
+                }
+            });
+            Ok(replies.collect())
+        })
+    }
+
+    /// The entries of a call, some of which ask for blocks; `None` if none does.
+    fn asking(&self, entries: &[Entry], now: Instant) -> Option<Vec<Entry>> {
+        let asking = entries.iter().enumerate().filter_map(|(i, entry)| match entry {
+            Entry::Reserve { checks, ticket: None, .. } => Some((i, self.bucket(checks)?)),
+            _ => None,
+        });
+        let asking: Vec<_> = asking.collect();
+        if asking.is_empty() || !self.may_ask() {
+            return None;
+        }
+        let mut keys = self.keys.lock();
+        for (_, (check, rule)) in &asking {
+            if let Some(key) = keys.all.get_mut(&check.key) {
+                key.enter_call(check, *rule);
+            }
+        }
+        let mut asks = Vec::new();
+        for (i, (check, _)) in asking {
+            if let Some(key) = keys.all.get_mut(&check.key)
+                && let Some(queued) = key.take_queued()
+            {
+                // Where many requests are in the call already, it carries all of them.
+                let least = LEAST.max(2 * queued);
+                let ask = key.ask(now).filter(|ask| ask.requests >= least && asks.len() < BLOCKS);
+                key.is_asked = ask.is_some();
+                asks.extend(ask.map(|ask| (i, ask)));
+            }
+        }
+        drop(keys);
+        let mut entries = if asks.is_empty() { return None } else { entries.to_vec() };
+        for (i, ask) in asks {
+            if let Entry::Reserve { checks, budget, .. } = &entries[i] {
+                entries[i] = Entry::Block { checks: checks.clone(), budget: *budget, ask };
+            }
+        }
+        Some(entries)
+    }
+
+    /// Keeps a block that the store has granted to the request of `checks`, and returns the decision about that request. The
+    /// permits lapse if the answer is late, or if the limiter was paused or changed since.
+    fn put(&self, checks: &Checks, mut decision: Decision, given: GivenBlock) -> Decision {
+        let GivenBlock { ask, sent, limit, usable } = given;
         let now = Instant::now();
         let (Some((check, rule)), Some(part)) =
-            (self.policy.bucket(checks), decision.parts.first().copied())
+            (self.bucket(checks), decision.parts.first().copied())
         else {
-            return;
+            return decision;
         };
         let (requests, cost) = (ask.requests, check.cost);
         let (level, first, lapsed) = (decision.level, part.grant, self.lapsed.clone());
         let block = Block { sent, usable, first, level, requests, cost, next: 1, lapsed };
-        if is_late {
-            return self.not_given(checks);
-        }
         // A pause of which the store does not know yet.
         let is_paused = self.pauses.get(&check.key).is_some();
         let mut keys = self.keys.lock();
-        let Some(key) = keys.all.get_mut(&check.key) else { return };
-        let is_asked = mem::take(&mut key.is_asked);
-        let passed = micros(now.saturating_duration_since(sent));
-        key.usable = ((usable.min(LONGEST_USE) - passed).clamp(0, reach(rule)), now);
-        if !is_asked || is_paused || key.rule != rule || key.cost != cost || !self.may_ask() {
-            return;
+        let Some(key) = keys.all.get_mut(&check.key) else { return decision };
+        let (is_asked, passed) = (mem::take(&mut key.is_asked), now - sent);
+        if passed >= limit {
+            key.not_before = now + span(reach(rule));
+            return decision;
         }
-        decision.level.remaining += block.left();
-        key.block = Some(block);
+        let left = usable.min(LONGEST_USE) - micros(passed);
+        key.usable = (left.clamp(0, reach(rule)), now);
+        if is_asked && !is_paused && key.is_of(check, rule) && self.may_ask() {
+            decision.level.remaining += block.left();
+            key.block = Some(block);
+        }
+        decision
     }
 
-    /// The store has given no block to the request of `checks`.
-    pub(super) fn not_given(&self, checks: &Checks) {
-        let Some((check, rule)) = self.policy.bucket(checks) else { return };
-        if let Some(key) = self.keys.lock().all.get_mut(&check.key) {
-            let is_asked = mem::take(&mut key.is_asked);
-            if is_asked {
-                key.not_before = Instant::now() + span(reach(rule));
-            }
+    /// The store has given no block to an entry, which may have asked for one.
+    fn not_given(&self, entry: &Entry) {
+        let Entry::Block { checks, .. } = entry else { return };
+        let Some((check, rule)) = self.bucket(checks) else { return };
+        if let Some(key) = self.keys.lock().all.get_mut(&check.key)
+            && mem::take(&mut key.is_asked)
+        {
+            key.not_before = Instant::now() + span(reach(rule));
         }
     }
 

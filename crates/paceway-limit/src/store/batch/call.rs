@@ -1,9 +1,6 @@
 //! One call: its entries, their callers, and their time-outs. Sends nothing.
 
-use super::{
-    blocks::Undecided,
-    queued::{Origin, QueuedEntry},
-};
+use super::queued::{Origin, QueuedEntry};
 use crate::store::Entry;
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
@@ -28,7 +25,6 @@ pub(super) struct Call {
 pub(super) struct EntryOrigin {
     pub(super) since: Instant,
     pub(super) origin: Origin,
-    _undecided: Option<Undecided>,
     _token: TaskTrackerToken,
 }
 
@@ -56,16 +52,14 @@ impl CallBuilder {
 
     /// Adds an entry, unless its caller has left. The time that it has spent in the queue is taken off its budget.
     pub(super) fn push(&mut self, queued: QueuedEntry) {
-        let QueuedEntry { mut entry, since, origin, undecided, token } = queued;
+        let QueuedEntry { mut entry, since, origin, token } = queued;
         if origin.is_abandoned() {
             return;
         }
         if origin.is_caller() {
             self.oldest = self.oldest.min(since);
         }
-        if let Entry::Reserve { budget, .. }
-        | Entry::Block { budget, .. }
-        | Entry::MoveUp { budget, .. } = &mut entry
+        if let Entry::Reserve { budget, .. } | Entry::MoveUp { budget, .. } = &mut entry
             && *budget > 0
         {
             let waited = self.started.saturating_duration_since(since).as_micros();
@@ -73,7 +67,7 @@ impl CallBuilder {
             *budget = (*budget - i64::try_from(waited).unwrap_or(i64::MAX)).max(0);
         }
         self.entries.push(entry);
-        self.origins.push(EntryOrigin { since, origin, _undecided: undecided, _token: token });
+        self.origins.push(EntryOrigin { since, origin, _token: token });
     }
 
     /// Returns the call; `None` if every caller has left. `waiting` is the instant at which the first caller was queued that

@@ -1,9 +1,6 @@
 //! The store that calls go to, with everything that records how they end. Knows no queue.
 
-use super::{
-    blocks::{BlockPolicy, Blocks},
-    store_metrics::StoreMetrics,
-};
+use super::{blocks::Blocks, store_metrics::StoreMetrics};
 use crate::store::{Backend, Entry, Pauses, Reply, StoreError, health::Member};
 use std::{
     fmt,
@@ -38,10 +35,8 @@ impl Callee {
         pauses: &Arc<Pauses>,
     ) -> Self {
         let spends_late = AtomicBool::new(false);
-        let policy = member.as_ref().map_or_else(BlockPolicy::default, |member| member.blocks());
-        // Each server of a Cluster sends its own messages about pauses, and those of one of them may be lost.
-        let policy = if backend.placement().has_many_servers() { BlockPolicy::OFF } else { policy };
-        let blocks = Blocks::new(policy, member.clone(), pauses, metrics.blocks.clone());
+        let (counters, member_of) = (metrics.blocks.clone(), member.clone());
+        let blocks = Blocks::new(backend.clone(), member_of, pauses, counters);
         Self { backend, metrics, member, timeout, spends_late, blocks }
     }
 

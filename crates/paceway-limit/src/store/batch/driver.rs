@@ -93,7 +93,7 @@ impl Driver {
     }
 
     async fn make(&mut self, mut call: Call, timer: Pin<&mut Sleep>) {
-        let mut answer = self.backlog.callee.backend.run(call.entries.clone());
+        let mut answer = self.backlog.callee.blocks.run(call.entries.clone(), call.limit);
         match self.within(&mut call, &mut answer, timer).await {
             Some(answer) => {
                 self.record(&call, &answer, false);

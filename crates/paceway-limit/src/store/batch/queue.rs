@@ -2,7 +2,6 @@
 //! the runtime of the first has ended.
 
 use super::{
-    blocks::Undecided,
     callee::Callee,
     driver::drive,
     queued::{Origin, QUEUE, QueuedEntry},
@@ -38,25 +37,26 @@ impl CallQueue {
     }
 
     /// Queues an entry for a caller, and returns where its reply arrives. `None` when the queue is full.
-    pub(super) fn ask(
-        &self,
-        entry: Entry,
-        undecided: Option<Undecided>,
-    ) -> Option<oneshot::Receiver<Result<Reply, StoreError>>> {
+    pub(super) fn ask(&self, entry: Entry) -> Option<oneshot::Receiver<Result<Reply, StoreError>>> {
         let (sender, receiver) = oneshot::channel();
-        self.push(entry, Origin::Caller(Some(sender)), undecided).then_some(receiver)
+        self.push(entry, Origin::Caller(Some(sender))).then_some(receiver)
+    }
+
+    /// Whether no entry waits here or for its reply.
+    pub(super) fn is_idle(&self) -> bool {
+        self.entries.is_empty()
     }
 
     /// Queues an entry that gives a grant back. A full queue drops it, and so does the end of the runtime, with which the
     /// connection has ended: then the grant counts as spent.
     pub(super) fn release(&self, entry: Entry) {
         self.callee.note_release(&entry);
-        self.push(entry, Origin::Release, None);
+        self.push(entry, Origin::Release);
     }
 
     /// Queues an entry that charges permits which a request used beyond those that it had reserved.
     pub(super) fn charge(&self, entry: Entry) {
-        self.push(entry, Origin::Debt, None);
+        self.push(entry, Origin::Debt);
     }
 
     /// Resolves when every entry has been answered, or its call has been given up.
@@ -67,12 +67,12 @@ impl CallQueue {
     }
 
     /// False when the queue is full, or no runtime can run its driver.
-    fn push(&self, entry: Entry, origin: Origin, undecided: Option<Undecided>) -> bool {
+    fn push(&self, entry: Entry, origin: Origin) -> bool {
         if self.entries.len() >= QUEUE {
             return false;
         }
         let (since, token) = (Instant::now(), self.entries.token());
-        let mut queued = QueuedEntry { entry, since, origin, undecided, token };
+        let mut queued = QueuedEntry { entry, since, origin, token };
         let mut sender = self.sender.lock();
         if let Some(sender) = &*sender {
             match sender.send(queued) {

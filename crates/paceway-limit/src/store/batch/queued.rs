@@ -1,6 +1,5 @@
 //! An entry in a queue, and where its reply is needed.
 
-use super::blocks::Undecided;
 use crate::store::{Entry, Reply, StoreError};
 use tokio::{sync::oneshot, time::Instant};
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -16,8 +15,6 @@ pub(super) struct QueuedEntry {
     /// The instant at which the entry was queued. A caller's time-out begins with it.
     pub(super) since: Instant,
     pub(super) origin: Origin,
-    /// Counts the request as undecided if its limiter may give blocks.
-    pub(super) undecided: Option<Undecided>,
     /// Keeps [`Batched::flush`](super::Batched) waiting, and counts against the bound of the queue.
     pub(super) token: TaskTrackerToken,
 }

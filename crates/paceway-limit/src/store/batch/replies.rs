@@ -23,7 +23,6 @@ pub(super) type CallAnswer = Result<Vec<Reply>, StoreError>;
 
 /// Handles the replies of a call. With `is_late`, its callers have received a time-out before.
 pub(super) fn handle(backlog: &mut Backlog, call: Call, answer: CallAnswer, is_late: bool) {
-    let started = call.started;
     let (replies, error) = match answer {
         Ok(replies) if replies.len() == call.entries.len() => (replies, None),
         Ok(_) => (Vec::new(), Some(StoreError::Protocol)),
@@ -40,7 +39,6 @@ pub(super) fn handle(backlog: &mut Backlog, call: Call, answer: CallAnswer, is_l
         if let Err(error) = &reply {
             send_again(backlog, entry, of.since, error);
         }
-        let reply = take_block(backlog, entry, reply, (started, is_late));
         match of.origin {
             Origin::Caller(sender) => {
                 let is_granted = is_granted(&reply);
@@ -51,14 +49,9 @@ pub(super) fn handle(backlog: &mut Backlog, call: Call, answer: CallAnswer, is_l
                 match (unsent, entry) {
                     (
                         Some(reply),
-                        Entry::Reserve { .. }
-                        | Entry::Block { .. }
-                        | Entry::Confirm { .. }
-                        | Entry::MoveUp { .. },
+                        Entry::Reserve { .. } | Entry::Confirm { .. } | Entry::MoveUp { .. },
                     ) => undo_reply(backlog, entry, reply, is_late),
-                    (None, Entry::Reserve { checks, .. } | Entry::Block { checks, .. })
-                        if is_granted =>
-                    {
+                    (None, Entry::Reserve { checks, .. }) if is_granted => {
                         charge_for_others(backlog, checks);
                     }
                     _ => {}
@@ -94,27 +87,6 @@ pub(super) fn handle(backlog: &mut Backlog, call: Call, answer: CallAnswer, is_l
     }
 }
 
-/// Keeps the block that a request was given. Its caller receives the decision alone.
-fn take_block(
-    backlog: &Backlog,
-    entry: &Entry,
-    reply: Result<Reply, StoreError>,
-    call: (Instant, bool),
-) -> Result<Reply, StoreError> {
-    let Entry::Block { checks, ask, .. } = entry else { return reply };
-    let blocks = &backlog.callee.blocks;
-    match reply {
-        Ok(Reply::Block { mut decision, usable }) => {
-            blocks.put(checks, *ask, (&mut decision, usable), call);
-            Ok(Reply::Decision(decision))
-        }
-        reply => {
-            blocks.not_given(checks);
-            reply
-        }
-    }
-}
-
 fn send_again(backlog: &mut Backlog, entry: &Entry, since: Instant, error: &StoreError) {
     let (entries, since) = again(entry, since, error);
     for entry in entries {
@@ -132,7 +104,7 @@ fn undo_reply(
     let Ok(Reply::Decision(mut decision)) = reply else { return };
     let (checks, ticket) = match entry {
         Entry::Reserve { checks, ticket, .. } => (checks, *ticket),
-        Entry::Confirm { checks, .. } | Entry::Block { checks, .. } => (checks, None),
+        Entry::Confirm { checks, .. } => (checks, None),
         Entry::MoveUp { checks, parts, .. } => {
             if !decision.admitted {
                 decision.parts.clone_from(parts);

@@ -59,10 +59,6 @@ impl LastKnown {
                     let check = &checks[decision.bound_by.min(checks.len() - 1)];
                     (check, decision.level)
                 }
-                (
-                    Entry::Block { checks, .. },
-                    Reply::Decision(decision) | Reply::Block { decision, .. },
-                ) => (&checks[0], decision.level),
                 (Entry::Look { check }, Reply::Level(level)) => (check, *level),
                 (Entry::Renew { check, grant }, Reply::Done(true)) => {
                     let lease = check.algorithm.lease();

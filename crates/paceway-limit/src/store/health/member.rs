@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     algorithm::{Grant, Micros, concurrency::Ticket},
-    store::{Check, Entry, OnFailure, Pauses, Reply, StoreError, batch::BlockPolicy, calls::Calls},
+    store::{Check, Entry, OnFailure, Pauses, Reply, StoreError, calls::Calls},
 };
 use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
@@ -42,11 +42,6 @@ impl Member {
     /// The pauses that the process knows.
     pub(in crate::store) fn pauses(&self) -> &Arc<Pauses> {
         &self.health.pauses
-    }
-
-    /// When a worker asks for blocks of permits.
-    pub(in crate::store) fn blocks(&self) -> BlockPolicy {
-        self.health.blocks
     }
 
     /// The permits to charge besides those that `check` has granted, for gateways that decide alone meanwhile. None for
@@ -102,7 +97,6 @@ impl Member {
             let level = match reply {
                 Reply::Decision(decision) => &decision.level,
                 Reply::Level(level) => level,
-                // A paused limiter gives no block.
                 Reply::Block { .. }
                 | Reply::Done(_)
                 | Reply::HandedOver
@@ -192,7 +186,7 @@ impl Member {
 }
 
 fn is_grant(reply: &Reply) -> bool {
-    matches!(reply, Reply::Decision(decision) | Reply::Block { decision, .. } if decision.admitted)
+    matches!(reply, Reply::Decision(decision) if decision.admitted)
 }
 
 impl std::fmt::Debug for Member {

@@ -7,13 +7,7 @@ use crate::{
 use ahash::RandomState;
 use indexmap::IndexMap;
 use metrics::Counter;
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::{mem, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// The limiters, by key, whose requests are counted at one time.
@@ -41,19 +35,17 @@ pub(super) struct Keys {
 pub(super) struct KeyBlock {
     pub(super) rule: TokenBucket,
     pub(super) cost: i64,
-    /// The requests that wait for a decision of the store.
-    pub(super) undecided: Arc<AtomicUsize>,
     /// The requests since `since`.
-    pub(super) seen: i64,
-    pub(super) since: Instant,
+    seen: i64,
+    since: Instant,
     /// How many requests come while the first permit of a block can be used, in sixteenths.
-    pub(super) expected: i64,
+    expected: i64,
     /// How long the first permit of the last block could be used when it came, µs, and when that was.
     pub(super) usable: (Micros, Instant),
     /// No block is asked for before this instant.
     pub(super) not_before: Instant,
-    /// The number of the call that carries a request without a block.
-    pub(super) last_call: u64,
+    /// The requests in the call that is made next; 0 when the first of them has been looked at.
+    in_call: i64,
     /// A block was asked for, and nothing has happened since that forbids its use.
     pub(super) is_asked: bool,
     pub(super) block: Option<Block>,
@@ -76,10 +68,6 @@ pub(super) struct Block {
     pub(super) lapsed: Counter,
 }
 
-/// A request that waits for a decision of the store, as one of its key.
-#[derive(Debug)]
-pub(in super::super) struct Undecided(Arc<AtomicUsize>);
-
 // === impl Keys ===
 
 impl Keys {
@@ -100,8 +88,7 @@ impl Keys {
         let (_, key) = self.all.get_index_mut(place)?;
         let is_other_cost = key.cost != check.cost && now >= key.since + 2 * IDLE;
         if key.rule != rule || is_other_cost {
-            let undecided = key.undecided.clone();
-            *key = KeyBlock { undecided, ..KeyBlock::new(check, rule, now) };
+            *key = KeyBlock::new(check, rule, now);
         }
         Some(key)
     }
@@ -113,7 +100,7 @@ impl Keys {
         for _ in 0..LOOKS {
             self.next = (self.next + 1) % KEYS;
             let (_, key) = self.all.get_index(self.next)?;
-            if now >= key.since + IDLE && key.undecided.load(SeqCst) == 0 {
+            if now >= key.since + IDLE {
                 self.all.swap_remove_index(self.next);
                 return Some(());
             }
@@ -129,16 +116,31 @@ impl KeyBlock {
         Self {
             rule,
             cost: check.cost,
-            undecided: Arc::default(),
             seen: 0,
             since: now,
             expected: 0,
             usable: (reach(rule), now),
             not_before: now,
-            last_call: 0,
+            in_call: 0,
             is_asked: false,
             block: None,
         }
+    }
+
+    /// Whether its block is for requests of this check.
+    pub(super) fn is_of(&self, check: &Check, rule: TokenBucket) -> bool {
+        self.rule == rule && self.cost == check.cost
+    }
+
+    /// Counts a request of the call that is made next.
+    pub(super) fn enter_call(&mut self, check: &Check, rule: TokenBucket) {
+        // A call with a request of another cost asks for no block.
+        self.in_call += if self.is_of(check, rule) { 1 } else { MOST };
+    }
+
+    /// How many requests the call has that is made next, for the first of them alone.
+    pub(super) fn take_queued(&mut self) -> Option<i64> {
+        Some(mem::take(&mut self.in_call)).filter(|queued| *queued > 0)
     }
 
     /// Drops the block, and the one that the call which is under way may bring.
@@ -194,22 +196,6 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         self.lapse_until(self.requests);
-    }
-}
-
-// === impl Undecided ===
-
-impl Undecided {
-    /// Counts a request of `key` as undecided until the value is dropped.
-    pub(super) fn of(key: &KeyBlock) -> Self {
-        key.undecided.fetch_add(1, SeqCst);
-        Self(key.undecided.clone())
-    }
-}
-
-impl Drop for Undecided {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, SeqCst);
     }
 }
 
