@@ -79,8 +79,13 @@ fn memory(group: &mut BenchmarkGroup<'_, WallTime>) {
         WarmUp::new(window, window, window, 3.0).map(Algorithm::WarmUp),
     ] {
         let algorithm = rule.expect("a rule");
-        let name = format!("memory, {}", algorithm.name());
-        bench(&name, Arc::new([Check { algorithm, ..check(&name, PLENTY) }]), MAX_BUDGET, true);
+        let name = format!("memory, {}", algorithm.facts().name);
+        bench(
+            &name,
+            Arc::new([Check { algorithm: algorithm.into(), ..check(&name, PLENTY) }]),
+            MAX_BUDGET,
+            true,
+        );
     }
 }
 

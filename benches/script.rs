@@ -272,7 +272,7 @@ fn keys() {
         // Takes all five permits, each at its own instant.
         (0..5).for_each(|n| (0..million).for_each(|i| drop(ask(T0 + n, i))));
         let bytes = (resident() - before) as f64 / million as f64;
-        println!("{}: {} keys in use, {bytes:.0} bytes each", algorithm.name(), store.keys());
+        println!("{}: {} keys in use, {bytes:.0} bytes each", algorithm.facts().name, store.keys());
         for quarter in 1..=4 {
             let used = GROUPS as i64;
             (0..million / 4)
@@ -302,7 +302,7 @@ fn keys() {
 fn stranger(algorithm: Algorithm, i: i64) -> Entry {
     let key = |name: &str| -> Arc<str> {
         let tag = format!("route:{}", i % GROUPS as i64);
-        StateNames::new("paceway", &tag, algorithm.letter(), name).of(None).into()
+        StateNames::new("paceway", &tag, algorithm.facts().letter, name).of(None).into()
     };
     let check = Check {
         overflow: Some(key("per_client:#overflow")),

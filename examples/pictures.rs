@@ -10,8 +10,8 @@ mod picture;
 
 use paceway::{
     algorithm::{
-        Algorithm, Concurrency, FixedWindow, Grant, LeakyBucket, Micros, SlidingWindow,
-        TokenBucket, WarmUp, concurrency::Ticket,
+        Concurrency, FixedWindow, Grant, LeakyBucket, Micros, Rule, SlidingWindow, TokenBucket,
+        WarmUp, concurrency::Ticket,
     },
     store::{Check, Decision, Entry, Reply, memory::MemoryStore},
 };
@@ -50,7 +50,7 @@ fn pictures() -> Vec<Picture> {
 // === what is drawn ===
 
 fn token_bucket() -> Option<Picture> {
-    let rule = Algorithm::TokenBucket(TokenBucket::new(COUNT, SECOND, COUNT)?);
+    let rule = Rule::from(TokenBucket::new(COUNT, SECOND, COUNT)?);
     let picture = Picture::of(rule, &burst_then_steady(), 0);
     Some(Picture {
         name: "token_bucket",
@@ -64,7 +64,7 @@ fn token_bucket() -> Option<Picture> {
 }
 
 fn leaky_bucket() -> Option<Picture> {
-    let rule = Algorithm::LeakyBucket(LeakyBucket::new(COUNT, SECOND, 0, Some(3))?);
+    let rule = Rule::from(LeakyBucket::new(COUNT, SECOND, 0, Some(3))?);
     let picture = Picture::of(rule, &burst_then_steady(), 0);
     Some(Picture {
         name: "leaky_bucket",
@@ -78,7 +78,7 @@ fn leaky_bucket() -> Option<Picture> {
 }
 
 fn sliding_window() -> Option<Picture> {
-    let rule = Algorithm::SlidingWindow(SlidingWindow::new(COUNT, SECOND, 0)?);
+    let rule = Rule::from(SlidingWindow::new(COUNT, SECOND, 0)?);
     let picture = Picture::of(rule, &burst_then_steady(), 0);
     let sent = picture.grants.iter().map(|at| (*at, 1.0));
     let forgotten = picture.grants.iter().map(|at| (at + SECOND, -1.0));
@@ -94,7 +94,7 @@ fn sliding_window() -> Option<Picture> {
 }
 
 fn fixed_window() -> Option<Picture> {
-    let rule = Algorithm::FixedWindow(FixedWindow::new(COUNT, SECOND)?);
+    let rule = Rule::from(FixedWindow::new(COUNT, SECOND)?);
     // The burst comes late in a window, which shows what a fixed window allows around its end.
     let phase = 700 * MS;
     let picture = Picture::of(rule, &burst_then_steady(), phase);
@@ -114,7 +114,7 @@ fn fixed_window() -> Option<Picture> {
 }
 
 fn warm_up() -> Option<Picture> {
-    let rule = Algorithm::WarmUp(WarmUp::new(COUNT, SECOND, 4 * SECOND, 3.0)?);
+    let rule = Rule::from(WarmUp::new(COUNT, SECOND, 4 * SECOND, 3.0)?);
     // More than enough for 6 s, a pause of 5 s, and again for 4 s.
     let steady = (0..120).map(|i| i * 125 * MS);
     let requests: Vec<_> = steady.filter(|at| !(6 * SECOND..11 * SECOND).contains(at)).collect();
@@ -133,7 +133,7 @@ fn warm_up() -> Option<Picture> {
 }
 
 fn concurrency() -> Option<Picture> {
-    let rule = Algorithm::Concurrency(Concurrency::new(PLACES, 60 * SECOND)?);
+    let rule = Rule::from(Concurrency::new(PLACES, 60 * SECOND)?);
     let steady = (0..20).map(|i| 2 * SECOND + i * 50 * MS);
     let requests: Vec<_> = [0; 20].into_iter().chain(steady).collect();
     let (granted, grants) = held(rule, &requests);
@@ -160,11 +160,11 @@ fn burst_then_steady() -> Vec<Micros> {
 
 // === the rules at work ===
 
-fn check(algorithm: Algorithm) -> Check {
+fn check(algorithm: Rule) -> Check {
     Check::new("it", algorithm)
 }
 
-fn decide(store: &MemoryStore, now: Micros, rule: Algorithm, ask: Option<Ticket>) -> Decision {
+fn decide(store: &MemoryStore, now: Micros, rule: Rule, ask: Option<Ticket>) -> Decision {
     let entry = Entry::Reserve { checks: [check(rule)].into(), budget: MAX_WAIT, ticket: ask };
     match store.run_at(EPOCH + now, &[entry]).pop() {
         Some(Reply::Decision(decision)) => decision,
@@ -173,7 +173,7 @@ fn decide(store: &MemoryStore, now: Micros, rule: Algorithm, ask: Option<Ticket>
 }
 
 /// Runs requests that hold a concurrency permit for [`WORK`], and returns which were granted, and when.
-fn held(rule: Algorithm, requests: &[Micros]) -> (Vec<bool>, Vec<Micros>) {
+fn held(rule: Rule, requests: &[Micros]) -> (Vec<bool>, Vec<Micros>) {
     let store = MemoryStore::default();
     let (mut granted, mut grants) = (vec![false; requests.len()], Vec::new());
     let mut releases: VecDeque<(Micros, Grant)> = VecDeque::new();
@@ -259,7 +259,7 @@ fn filling(grants: &[Micros], burst: i64, seconds: i64) -> Vec<(Micros, f64)> {
 
 impl Picture {
     /// Makes the picture of a limiter with a rate; it begins `phase` µs after a second of the store's clock.
-    fn of(rule: Algorithm, requests: &[Micros], phase: Micros) -> Self {
+    fn of(rule: Rule, requests: &[Micros], phase: Micros) -> Self {
         let store = MemoryStore::default();
         let (mut came, mut grants) = (Vec::new(), Vec::new());
         for now in requests {

@@ -308,7 +308,7 @@ impl Row {
         }
         // If nothing was refused without a margin, the simulation would show nothing.
         let rule = self.policy.rule;
-        let no_margin = matches!(rule, Algorithm::SlidingWindow(_)) && rule.margin() == 0;
+        let no_margin = matches!(rule, Algorithm::SlidingWindow(_)) && rule.facts().margin == 0;
         if no_margin && self.jitter >= 50 * MS && self.seen[0].refused == 0 {
             broken.push(format!("{of}: no refusal in the negative control"));
         }

@@ -35,7 +35,7 @@ pub use totals::{ExchangeTotals, ROUTE_KINDS, UPSTREAM_KINDS};
 pub(crate) use waiting::{Waiting, WaitingCounts};
 
 use crate::{
-    algorithm::{Algorithm, fair::Priority},
+    algorithm::{Rule, fair::Priority},
     config::{self, Config, Mode},
     metrics::{RouteMetrics, UpstreamMetrics},
     route::Table,
@@ -188,7 +188,7 @@ impl Plan {
 
     /// Whether the store notifies requests: a limiter counts calls at a time, or its requests take turns.
     pub fn is_notified(&self) -> bool {
-        let has_leases = |rules: &[Algorithm]| rules.iter().any(|rule| rule.lease().is_some());
+        let has_leases = |rules: &[Rule]| rules.iter().any(|rule| rule.lease().is_some());
         let mut limiters = self.config.limiters.iter();
         limiters.any(|limiter| limiter.has_turns || has_leases(&limiter.algorithms))
     }

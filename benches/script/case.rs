@@ -2,7 +2,7 @@
 
 use paceway::{
     algorithm::{
-        Algorithm, Concurrency, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket, WarmUp,
+        Algorithm, Concurrency, FixedWindow, LeakyBucket, Rule, SlidingWindow, TokenBucket, WarmUp,
         concurrency::Ticket,
     },
     key::StateNames,
@@ -20,14 +20,14 @@ const HOUR: i64 = 3_600_000_000;
 /// One call of a store: its instant and its entries.
 pub(crate) type Call = (i64, Vec<Entry>);
 
-fn rules(n: i64) -> [Algorithm; 6] {
+fn rules(n: i64) -> [Rule; 6] {
     [
-        Algorithm::TokenBucket(TokenBucket::new(n, PERIOD, n).expect("a rule")),
-        Algorithm::SlidingWindow(SlidingWindow::new(n, PERIOD, 0).expect("a rule")),
-        Algorithm::FixedWindow(FixedWindow::new(n, PERIOD).expect("a rule")),
-        Algorithm::LeakyBucket(LeakyBucket::new(n, PERIOD, 0, None).expect("a rule")),
-        Algorithm::WarmUp(WarmUp::new(n, PERIOD, PERIOD / 10, 3.0).expect("a rule")),
-        Algorithm::Concurrency(Concurrency::new(n, HOUR).expect("a rule")),
+        Rule::from(TokenBucket::new(n, PERIOD, n).expect("a rule")),
+        Rule::from(SlidingWindow::new(n, PERIOD, 0).expect("a rule")),
+        Rule::from(FixedWindow::new(n, PERIOD).expect("a rule")),
+        Rule::from(LeakyBucket::new(n, PERIOD, 0, None).expect("a rule")),
+        Rule::from(WarmUp::new(n, PERIOD, PERIOD / 10, 3.0).expect("a rule")),
+        Rule::from(Concurrency::new(n, HOUR).expect("a rule")),
     ]
 }
 
@@ -49,14 +49,14 @@ impl Case {
         cases.collect()
     }
 
-    fn new(algorithm: Algorithm, n: i64, step: i64) -> Self {
+    fn new(algorithm: Rule, n: i64, step: i64) -> Self {
         let name = format!("{n}:{step}");
         let key = StateNames::new("bench", &name, algorithm.letter(), &name).of(None);
         let check = Check::new(key, algorithm);
         Self { checks: Arc::new([check]), n, step: step.min(n), now: T0, held: 0..0 }
     }
 
-    pub(crate) fn algorithm(&self) -> &Algorithm {
+    pub(crate) fn algorithm(&self) -> &Rule {
         &self.checks[0].algorithm
     }
 
@@ -66,7 +66,8 @@ impl Case {
 
     /// Makes the calls that fill the state until it no longer grows.
     pub(crate) fn fill(&mut self) -> Vec<Call> {
-        let burst = matches!(self.algorithm(), Algorithm::TokenBucket(_)) || self.is_lease();
+        let burst =
+            matches!(self.algorithm(), Rule::Rate(Algorithm::TokenBucket(_))) || self.is_lease();
         if burst {
             let all = (0..self.n).map(|_| self.decision()).collect();
             return vec![(self.now, all)];
@@ -86,7 +87,7 @@ impl Case {
     fn decision(&mut self) -> Entry {
         let budget = match self.algorithm() {
             // A queue of waiting requests makes their states large.
-            Algorithm::LeakyBucket(_) | Algorithm::WarmUp(_) => HOUR,
+            Rule::Rate(Algorithm::LeakyBucket(_) | Algorithm::WarmUp(_)) => HOUR,
             _ => 0,
         };
         self.held.end += 1;

@@ -2,7 +2,7 @@
 
 use super::callers::{Callers, Scene};
 use crate::{EPOCH, MS, SECOND};
-use paceway::algorithm::{Algorithm, Micros, fair::Priority};
+use paceway::algorithm::{Algorithm, Micros, OpenRate, fair::Priority};
 
 /// The distance from its share that a tenant may reach in any stretch, in slots: one, and what integers round.
 const ONE_SLOT: f64 = 1.001;
@@ -88,7 +88,7 @@ impl Seen {
             }
         }
         broken.extend(self.broken_rule(rule));
-        broken.iter().map(|law| format!("{}, {}: {law}", scene.name, rule.name())).collect()
+        broken.iter().map(|law| format!("{}, {}: {law}", scene.name, rule.facts().name)).collect()
     }
 
     /// The requests that waited, those of one instant together: these have no order among them.

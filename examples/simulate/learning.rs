@@ -124,6 +124,10 @@ pub(crate) fn simulate(seeds: u64, markdown: bool) -> (String, Vec<String>) {
     (all, broken)
 }
 
+fn rate_of(check: &Check) -> Nanohertz {
+    check.algorithm.as_rate().map_or(0, |rate| rate.rate())
+}
+
 // === impl Run ===
 
 impl Run {
@@ -217,7 +221,7 @@ impl Run {
                     self.seen.sent += i64::from(is_measured);
                     self.flying.push(now);
                     let arrival = now + self.delay();
-                    self.push(arrival, Event::Arrival(now, check.algorithm.rate()));
+                    self.push(arrival, Event::Arrival(now, rate_of(&check)));
                 }
             }
             Event::Arrival(sent, rate) => {
@@ -343,9 +347,9 @@ impl Run {
         self.store.run_at(EPOCH + now, &[Entry::Pause { check: self.check(), pause }]);
         self.paused = self.paused.max(now + span);
         let all = std::mem::take(&mut self.waiting);
-        let rate = self.check().algorithm.rate();
+        let rate = rate_of(&self.check());
         let is_covered = |waiting: &Waiting| {
-            waiting.at < self.paused || waiting.check.algorithm.rate() > rate + rate / 20
+            waiting.at < self.paused || rate_of(&waiting.check) > rate + rate / 20
         };
         let (covered, rest): (BTreeMap<_, _>, _) =
             all.into_iter().partition(|(_, waiting)| is_covered(waiting));

@@ -4,7 +4,7 @@ use super::Admin;
 pub(super) use crate::decision::millis;
 use crate::{
     algorithm::{
-        Algorithm, Level, MAX_BUDGET, Micros,
+        Level, MAX_BUDGET, Micros,
         auto_rate::{Nanohertz, nanohertz},
     },
     answer::{end, is_reason},
@@ -82,14 +82,16 @@ pub(super) fn state(
     if let Some(auto) = plan.auto() {
         learned(&mut state, auto, limiter);
     }
-    if let Algorithm::TokenBucket(_) = rule {
-        state["burst"] = limiter.capacity().into();
-    }
-    if rule.margin() > 0 {
-        state["margin_ms"] = millis(rule.margin()).into();
-    }
-    if rule.longest_wait() < MAX_BUDGET {
-        state["longest_wait_ms"] = millis(rule.longest_wait()).into();
+    if let Some(facts) = rule.as_rate().map(|rate| rate.facts()) {
+        if facts.burst.is_some() {
+            state["burst"] = limiter.capacity().into();
+        }
+        if facts.margin > 0 {
+            state["margin_ms"] = millis(facts.margin).into();
+        }
+        if facts.longest_wait < MAX_BUDGET {
+            state["longest_wait_ms"] = millis(facts.longest_wait).into();
+        }
     }
     if let Some(lease) = rule.lease() {
         state["lease_ms"] = (lease / 1000).into();
@@ -239,7 +241,7 @@ fn share(admin: &Admin, plan: &LimiterPlan, checks: &[Check], has_level: bool) -
         "gateways": gateways,
         "limit": shares.iter().map(|share| share.rule.limit()).min(),
     });
-    let flows = !matches!(shares[0].rule, Algorithm::SlidingWindow(_) | Algorithm::FixedWindow(_));
+    let flows = shares[0].rule.window() == 0;
     let gateways = u64::try_from(gateways).unwrap_or(1);
     let rates = limiter.rates.iter().map(|rate| rate.share(gateways, flows).to_string());
     match &*rates.collect::<Vec<_>>() {

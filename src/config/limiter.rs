@@ -5,7 +5,7 @@ use super::{
     unit::Rate,
 };
 use crate::{
-    algorithm::{Algorithm, auto_margin::AutoMargin, auto_rate::AutoRate, fair::Priority},
+    algorithm::{Rule, auto_margin::AutoMargin, auto_rate::AutoRate, fair::Priority},
     key::{Cost, Parts, StateNames, Template},
     store::{self, OnLoss, Turn},
 };
@@ -18,7 +18,7 @@ pub struct LimiterConfig {
     /// The name in metrics, logs and the store.
     pub name: String,
     /// The rules, one for each rate. A concurrency limiter has one rule.
-    pub algorithms: Vec<Algorithm>,
+    pub algorithms: Vec<Rule>,
     /// The rates as the user writes them, the shortest period first, no period twice. A concurrency limiter has none.
     pub rates: Vec<Rate>,
     /// The part of the rule that is learned from the upstream's answers. With `rate: auto`, `rates` has the first one.
@@ -99,7 +99,7 @@ pub enum FailurePolicy {
 impl LimiterConfig {
     /// Returns the greatest cost in permits that the limiter can grant at once, for example the burst of a token bucket.
     pub fn capacity(&self) -> i64 {
-        self.algorithms.iter().map(Algorithm::capacity).min().unwrap_or(i64::MAX)
+        self.algorithms.iter().map(Rule::capacity).min().unwrap_or(i64::MAX)
     }
 
     /// Returns the turn of a request among those that wait; `None` if the limiter serves them first come, first served.
@@ -144,7 +144,7 @@ impl LimiterConfig {
             name.push('@');
             name.push_str(instance);
         }
-        let letter = self.algorithms.first().map_or(b'-', Algorithm::letter);
+        let letter = self.algorithms.first().map_or(b'-', Rule::letter);
         let names = StateNames::new(prefix, &self.group, letter, &name);
         if self.spread { names.spread() } else { names }
     }

@@ -11,7 +11,7 @@ use super::{
     unit::{Rate, Span},
 };
 use crate::{
-    algorithm::Algorithm,
+    algorithm::Returns,
     path::{PathRule, Suffix},
     store::OnLoss,
     suggest::suggest,
@@ -217,11 +217,10 @@ impl Config {
             return None;
         }
         let mut used = route.limiters.iter().map(|charge| &self.limiters[charge.limiter]);
-        let (limiter, kind) = used.find_map(|limiter| match limiter.algorithms.first()? {
-            _ if limiter.mode != Mode::Enforce => None,
-            Algorithm::LeakyBucket(_) => Some((limiter, "leaky_bucket")),
-            Algorithm::WarmUp(_) => Some((limiter, "warm_up")),
-            _ => None,
+        let (limiter, kind) = used.find_map(|limiter| {
+            let facts = limiter.algorithms.first()?.as_rate()?.facts();
+            let spaces = limiter.mode == Mode::Enforce && facts.spaces_permits();
+            spaces.then_some((limiter, facts.name))
         })?;
         Some(format!(
             "nothing can wait on the route `{}` for its {kind} `{}`, which spaces calls: set its `max_wait`",
@@ -245,7 +244,8 @@ impl Config {
 
     /// Warns of a `fixed_window` of a day in the memory store, whose clock starts with the process and not at midnight.
     fn daily_windows(&self, limiter: &LimiterConfig) -> Option<String> {
-        let Some(Algorithm::FixedWindow(_)) = limiter.algorithms.first() else { return None };
+        let rule = limiter.algorithms.first()?.as_rate()?;
+        let Returns::AtWindowEnd(_) = rule.facts().returns else { return None };
         let rate = limiter.rates.iter().find(|rate| rate.period >= DAY)?;
         (self.store == StoreConfig::Memory).then(|| {
             format!(
@@ -277,13 +277,11 @@ fn colon_segment(route: &Route) -> Option<String> {
 
 /// Warns of a margin that leaves less than half of the quota.
 fn costly_margin(limiter: &LimiterConfig) -> Option<String> {
-    let rule = limiter.algorithms.first()?;
-    let margin = Duration::from_micros(u64::try_from(rule.margin()).ok()?);
+    let facts = limiter.algorithms.first()?.as_rate()?.facts();
+    let margin = Duration::from_micros(u64::try_from(facts.margin).ok()?);
     let padded = |rate: &Rate| {
-        let times = match rule {
-            Algorithm::LeakyBucket(_) => u128::from(rate.count),
-            _ => 1,
-        };
+        // It lies between two permits, or between two windows.
+        let times = if facts.spaces_permits() { u128::from(rate.count) } else { 1 };
         rate.period.as_micros() + margin.as_micros() * times
     };
     // The rate with the fewest permits per time, if its period is the one that `period` returns.

@@ -3,7 +3,7 @@
 
 use crate::{
     algorithm::{
-        Algorithm, LeakyBucket, Micros, SlidingWindow,
+        Algorithm, Micros, Rule,
         auto_rate::{Nanohertz, nanohertz},
     },
     answer::Quota,
@@ -91,6 +91,10 @@ struct AnswerTimes {
     most: Duration,
 }
 
+fn rate_of(rule: &Rule) -> Nanohertz {
+    rule.as_rate().map_or(0, |rate| rate.rate())
+}
+
 // === impl AutoLimit ===
 
 impl AutoLimit {
@@ -102,8 +106,9 @@ impl AutoLimit {
         shown: impl FnOnce() -> Gauge,
     ) -> Option<Self> {
         let rule = limiter.auto?;
-        let first = limiter.algorithms.iter().copied().zip(limiter.rates.iter().copied());
-        let rules = limiter.algorithms.iter().copied().collect();
+        let rates = || limiter.algorithms.iter().filter_map(Rule::as_rate).copied();
+        let first = rates().zip(limiter.rates.iter().copied());
+        let rules = rates().collect();
         let rate = match rule {
             AutoRule::Rate(rule) => rule.first(0).rate,
             AutoRule::Margin(_) => 0,
@@ -186,10 +191,10 @@ impl AutoLimit {
         }))
     }
 
-    /// Resolves when the rule of the rate with index `i` is slower than `algorithm` by more than a twentieth: a fall is one of
+    /// Resolves when the rule of the rate with index `i` is slower than `rule` by more than a twentieth: a fall is one of
     /// three tenths.
-    pub(crate) async fn slower_than(&self, i: usize, algorithm: &Algorithm) {
-        let rate = algorithm.rate();
+    pub(crate) async fn slower_than(&self, i: usize, rule: &Rule) {
+        let rate = rate_of(rule);
         loop {
             // Created before the look, so that no fall between the two is missed.
             let fell = self.fell.notified();
@@ -208,9 +213,9 @@ impl AutoLimit {
         }
     }
 
-    /// Notes that the upstream refused a call, which was `sent` at that instant with a slot of the rule `algorithm`.
-    pub(crate) fn refused(&self, sent: Instant, algorithm: &Algorithm) {
-        let refusal = HeardRefusal { sent, rate: algorithm.rate() };
+    /// Notes that the upstream refused a call, which was `sent` at that instant with a slot of `rule`.
+    pub(crate) fn refused(&self, sent: Instant, rule: &Rule) {
+        let refusal = HeardRefusal { sent, rate: rate_of(rule) };
         let mut last = self.refused.lock();
         if last.is_none_or(|last| last.sent < sent) {
             *last = Some(refusal);
@@ -272,18 +277,7 @@ impl AutoLimit {
     /// Decides with `margin` from now on.
     pub(crate) fn set_margin(&self, margin: Micros) {
         let with_margin = |(rule, rate): &(Algorithm, Rate)| {
-            let count = i64::try_from(rate.count).ok()?;
-            let period = i64::try_from(rate.period.as_micros()).ok()?;
-            match rule {
-                Algorithm::SlidingWindow(_) => {
-                    SlidingWindow::new(count, period, margin).map(Algorithm::SlidingWindow)
-                }
-                Algorithm::LeakyBucket(rule) => {
-                    LeakyBucket::new(count, period, margin, rule.queue())
-                        .map(Algorithm::LeakyBucket)
-                }
-                _ => None,
-            }
+            rule.with_rate(i64::try_from(rate.count).ok()?, rate.period_micros(), margin)
         };
         let rules: Option<SmallVec<[Algorithm; 1]>> = self.first.iter().map(with_margin).collect();
         if let Some(rules) = rules {

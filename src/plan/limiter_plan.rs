@@ -6,7 +6,7 @@ use super::{
     previous::Previous,
 };
 use crate::{
-    algorithm::{Algorithm, Micros, fair::Priority},
+    algorithm::{Algorithm, Micros, Rule, fair::Priority},
     answer::{Policy, Quota},
     config::{self, Config, Mode, Rate},
     key::{Parts, StateNames},
@@ -249,7 +249,9 @@ impl LimiterPlan {
         let period = rate.period_micros();
         let Demand { wait, cost: most, .. } = self.demand;
         let at = |check: Check| {
-            let algorithm = check.algorithm.with_rate(count, period).unwrap_or(check.algorithm);
+            let rate = check.algorithm.as_rate();
+            let rate = rate.and_then(|rate| rate.with_rate(count, period, rate.facts().margin));
+            let algorithm = rate.map_or(check.algorithm, Rule::Rate);
             let blocks = self.demand.leaves_blocks(&self.limiter, &algorithm);
             let horizon = algorithm.horizon(wait, most);
             Check { algorithm, horizon, period, blocks, ..check }
@@ -278,7 +280,7 @@ impl LimiterPlan {
     #[cold]
     pub(crate) fn renewed(&self, check: &Check, i: usize) -> Check {
         let auto = self.auto.as_ref().filter(|_| i < self.limiter.algorithms.len());
-        let algorithm = auto.map_or(check.algorithm, |auto| auto.algorithm(i));
+        let algorithm = auto.map_or(check.algorithm, |auto| auto.algorithm(i).into());
         let Demand { wait, cost, .. } = self.demand;
         // Blocks would end with each new rate.
         Check { algorithm, horizon: algorithm.horizon(wait, cost), blocks: false, ..check.clone() }
@@ -320,7 +322,7 @@ fn describe(limiter: &config::LimiterConfig, metrics: &LimiterMetrics, is_learne
         }
         period.set(rate.period.as_secs_f64());
     }
-    let capacity = limiter.algorithms.iter().map(Algorithm::limit).min();
+    let capacity = limiter.algorithms.iter().map(Rule::limit).min();
     metrics.capacity.set(capacity.unwrap_or_default() as f64);
 }
 
@@ -346,9 +348,12 @@ impl Demand {
 
     /// Whether gateways take permits in blocks by a rule of the limiter: from a fast bucket that no request waits for in turns,
     /// because a turn is a decision of the store. Large costs and permits that come back would meet the blocks.
-    fn leaves_blocks(&self, limiter: &config::LimiterConfig, rule: &Algorithm) -> bool {
+    fn leaves_blocks(&self, limiter: &config::LimiterConfig, rule: &Rule) -> bool {
         let is_plain = limiter.mode == Mode::Enforce && !limiter.has_turns;
-        is_plain && rule.is_fast_bucket() && !self.settles && self.cost <= rule.capacity() / 4
+        is_plain
+            && rule.as_rate().is_some_and(Algorithm::is_fast_bucket)
+            && !self.settles
+            && self.cost <= rule.capacity() / 4
     }
 }
 

@@ -3,7 +3,6 @@
 
 use super::{Proxy, Routed, forward::Received};
 use crate::{
-    algorithm::Algorithm,
     config::Rate,
     limit::micros,
     plan::{Consequence, HeardRemainder},
@@ -28,29 +27,27 @@ impl Proxy {
             return;
         };
         let times = (plan.micros(received.times.sent), plan.micros(Instant::now()));
-        let has_rate = |algorithm: &Algorithm| !matches!(algorithm, Algorithm::Concurrency(_));
-        let checks = || reservation.checks().iter().enumerate();
-        let is_only = checks().filter(|(_, check)| has_rate(&check.algorithm)).count() == 1;
-        for (i, check) in checks().filter(|(_, check)| check.enforce && has_rate(&check.algorithm))
-        {
+        let checks = reservation.checks().iter().enumerate();
+        let rates = checks.filter_map(|(i, check)| Some((i, check, check.algorithm.as_rate()?)));
+        let is_only = rates.clone().count() == 1;
+        for (i, check, rule) in rates.filter(|(_, check, _)| check.enforce) {
             let (limiter, rate) = routed.policy.owner(i);
             let limiter = &plan.config.limiters[limiter];
             let Some(rate) = limiter.rates.get(rate) else { continue };
-            let most = check.algorithm.limit();
-            if is_full_sooner(&check.algorithm, rate, heard) {
+            let facts = rule.facts();
+            if facts.window() > 0 && is_full_sooner(rate, heard) {
                 continue;
             }
-            let of = (rate, u64::try_from(most).unwrap_or_default());
+            let of = (rate, u64::try_from(facts.capacity).unwrap_or_default());
             let Some(remaining) = heard.remaining(&limiter.name, of, is_only) else { continue };
             // A level is never above the limit.
             let Ok(remaining) = i64::try_from(remaining) else { continue };
-            if remaining >= most {
+            if remaining >= facts.capacity {
                 continue;
             }
             let all = &plan.heard[routed.policy.upstream].remaining;
-            let is_bucket =
-                matches!(check.algorithm, Algorithm::TokenBucket(_) | Algorithm::LeakyBucket(_));
-            let permit = 1_000_000_000_000_000 / check.algorithm.rate().max(1);
+            let is_bucket = facts.window() == 0 && rule.rate() > 0;
+            let permit = 1_000_000_000_000_000 / rule.rate().max(1);
             let of = HeardRemainder { remaining, cost: check.cost, permit, is_bucket };
             match all.hears(&check.key, times, of) {
                 Consequence::None => {}
@@ -109,8 +106,7 @@ impl Proxy {
 
 /// Whether a quota is full again before a window of the limiter would give back the permits that are taken of it now. The
 /// window would stay full for an hour, say, after the upstream has begun a new one in 2 s.
-fn is_full_sooner(algorithm: &Algorithm, rate: &Rate, heard: &Heard) -> bool {
-    let is_window = matches!(algorithm, Algorithm::SlidingWindow(_) | Algorithm::FixedWindow(_));
+fn is_full_sooner(rate: &Rate, heard: &Heard) -> bool {
     let is_sooner = |reset: Duration| reset < rate.period / 10 * 9;
-    is_window && heard.quotas.iter().any(|quota| quota.reset.is_some_and(is_sooner))
+    heard.quotas.iter().any(|quota| quota.reset.is_some_and(is_sooner))
 }

@@ -1,7 +1,7 @@
 //! Reports the limiters that a loss of states closes in the log: one line for each of them.
 
 use crate::{
-    algorithm::Algorithm,
+    algorithm::Rule,
     answer::end,
     live::Live,
     plan::{LimiterPlan, Plan},
@@ -49,7 +49,7 @@ pub(super) async fn report(live: Arc<Live>, store: Arc<dyn StoreAdmin>, health: 
 /// until their leases have ended.
 fn reopening(limiter: &LimiterPlan) -> &'static str {
     match limiter.limiter.algorithms.first() {
-        Some(Algorithm::Concurrency(_)) => "it opens when its `lease` has passed",
+        Some(Rule::Permits(_)) => "it opens when its `lease` has passed",
         _ => "`DELETE /limiters/NAME` reopens it",
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     upstream::{End, Seen, SeenRefusal},
 };
 use paceway::{
-    algorithm::Algorithm,
+    algorithm::{Algorithm, Rule},
     limit::micros,
     store::{ABSENT, OnFailure, Source, health::SLOWEST},
 };
@@ -60,7 +60,7 @@ pub(crate) fn lateness(history: &History, seen: &Seen, at: Micros, source: Sourc
         (true, false) => 4 * way,
         (true, true) => 2 * longest_timeout(history),
     };
-    let slack = match rules().map(Algorithm::margin).filter(|margin| *margin > 0).min() {
+    let slack = match rules().map(Rule::margin).filter(|margin| *margin > 0).min() {
         None => SLACK,
         Some(margin) => margin.max(LEAST_SLACK),
     };
@@ -200,9 +200,9 @@ fn answers_too_late(history: &History, record: &Record, limiter: usize) -> i64 {
 }
 
 /// The permits of a rule in `lasts` µs: those of whole windows, where a window is granted at once.
-fn flows_in(rule: &Algorithm, lasts: Micros, count: i64, period: Micros) -> i64 {
+fn flows_in(rule: &Rule, lasts: Micros, count: i64, period: Micros) -> i64 {
     match rule {
-        Algorithm::FixedWindow(_) | Algorithm::SlidingWindow(_) => {
+        Rule::Rate(Algorithm::FixedWindow(_) | Algorithm::SlidingWindow(_)) => {
             (lasts + period - 1) / period * count
         }
         _ => lasts * count / period,
@@ -266,7 +266,7 @@ fn permits_of_two_deciders(
     };
     let share = (rule.limit() + flows + gateways - 1) / gateways + 1;
     // Each gateway spaces its own requests.
-    let spaced = if let Algorithm::LeakyBucket(_) = rule { gateways } else { 0 };
+    let spaced = if let Rule::Rate(Algorithm::LeakyBucket(_)) = rule { gateways } else { 0 };
     concerned * share + spaced + raised_shares(history, limiter, fault, concerned)
 }
 

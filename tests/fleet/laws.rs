@@ -11,7 +11,7 @@ use crate::{
     upstream::{End, Seen},
 };
 use paceway::{
-    algorithm::Algorithm,
+    algorithm::{Algorithm, Rule},
     store::{OnFailure, Source},
 };
 
@@ -107,15 +107,15 @@ fn most_between(limiter: &Limiter, from: Micros, to: Micros, late: Micros, last:
     let Limiter { rule, count, period, .. } = limiter;
     let span = to - from + late;
     match rule {
-        Algorithm::SlidingWindow(_) => {
+        Rule::Rate(Algorithm::SlidingWindow(_)) => {
             // The number of windows that the span needs, each half open.
             count * (span / (period + rule.margin()) + 1)
         }
-        Algorithm::FixedWindow(_) => {
+        Rule::Rate(Algorithm::FixedWindow(_)) => {
             count * (to.div_euclid(*period) - (from - late).div_euclid(*period) + 1)
         }
         // The bucket is charged after the grant, so the first grant needs no room.
-        Algorithm::LeakyBucket(_) => last + span / (period / count + rule.margin()),
+        Rule::Rate(Algorithm::LeakyBucket(_)) => last + span / (period / count + rule.margin()),
         // Calls are made at whole microseconds. With 48/s the slots are not, so the first call may be a third of one late.
         _ => rule.capacity() + (span + i64::from(period % count != 0)) * count / period,
     }
@@ -152,7 +152,7 @@ fn never_idle(history: &History, record: &Record, number: usize) -> Verdict {
     let limiters = || route.limiters.iter().map(|it| &history.limiters[*it]).filter(binds);
     let each = |limiter: &Limiter| match limiter.rule {
         // A window holds whole requests only.
-        Algorithm::SlidingWindow(_) | Algorithm::FixedWindow(_) => {
+        Rule::Rate(Algorithm::SlidingWindow(_) | Algorithm::FixedWindow(_)) => {
             (limiter.period + limiter.rule.margin()) / (limiter.count / route.cost)
         }
         _ => limiter.spacing(route.hold) * route.cost,

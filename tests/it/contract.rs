@@ -107,16 +107,16 @@ async fn a_request_that_cost_less_returns_the_rest_once(store: Arc<dyn StoreAdmi
         Algorithm::FixedWindow(FixedWindow::new(10, 366 * 24 * HOUR).expect("a rule")),
     ];
     for rule in rules {
-        let check = Check::new(format!("{{t}}:{}:settled", rule.letter()), rule);
+        let check = Check::new(format!("{{t}}:{}:settled", rule.facts().letter), rule);
         let reserve: Checks = Arc::new([check.clone().with_cost(6)]);
         let granted = decide(&store, &reserve, 0).await;
-        assert_eq!(remaining(&store, &check).await, 4, "{}", rule.name());
+        assert_eq!(remaining(&store, &check).await, 4, "{}", rule.facts().name);
         store.settle(Source::Shared, &reserve[0], granted.parts[0], 2);
         store.flush().await;
-        assert_eq!(remaining(&store, &check).await, 8, "{}", rule.name());
+        assert_eq!(remaining(&store, &check).await, 8, "{}", rule.facts().name);
         let all: Checks = Arc::new([check.clone().with_cost(8)]);
-        assert!(decide(&store, &all, 0).await.admitted, "{}", rule.name());
-        assert!(!decide(&store, &Checks::from([check]), 0).await.admitted, "{}", rule.name());
+        assert!(decide(&store, &all, 0).await.admitted, "{}", rule.facts().name);
+        assert!(!decide(&store, &Checks::from([check]), 0).await.admitted, "{}", rule.facts().name);
     }
 }
 

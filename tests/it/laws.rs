@@ -6,7 +6,7 @@ use crate::{
 };
 use paceway::{
     algorithm::{
-        Algorithm, Concurrency, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket, WarmUp,
+        Concurrency, FixedWindow, LeakyBucket, Rule, SlidingWindow, TokenBucket, WarmUp,
         concurrency::Ticket,
     },
     store::{
@@ -33,19 +33,19 @@ const HOUR: i64 = 3_600_000_000;
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A limiter of each algorithm whose third request waits for two seconds or longer, before and after an `edit`.
-fn examples(edit: i64) -> [Algorithm; 6] {
+fn examples(edit: i64) -> [Rule; 6] {
     let (count, period) = (2 + edit, 2_000_000 + 500_000 * edit);
     [
-        Algorithm::TokenBucket(TokenBucket::new(1, period, count).expect("a rule")),
-        Algorithm::LeakyBucket(LeakyBucket::new(1, period, edit, None).expect("a rule")),
-        Algorithm::SlidingWindow(SlidingWindow::new(count, 2 * period, 10_000).expect("a rule")),
-        Algorithm::FixedWindow(FixedWindow::new(count, HOUR / (1 + edit)).expect("a rule")),
-        Algorithm::WarmUp(WarmUp::new(1, period, period / 2, 3.0).expect("a rule")),
-        Algorithm::Concurrency(Concurrency::new(count, 5_000_000).expect("a rule")),
+        Rule::from(TokenBucket::new(1, period, count).expect("a rule")),
+        Rule::from(LeakyBucket::new(1, period, edit, None).expect("a rule")),
+        Rule::from(SlidingWindow::new(count, 2 * period, 10_000).expect("a rule")),
+        Rule::from(FixedWindow::new(count, HOUR / (1 + edit)).expect("a rule")),
+        Rule::from(WarmUp::new(1, period, period / 2, 3.0).expect("a rule")),
+        Rule::from(Concurrency::new(count, 5_000_000).expect("a rule")),
     ]
 }
 
-fn check(key: &str, algorithm: Algorithm) -> Check {
+fn check(key: &str, algorithm: Rule) -> Check {
     Check::new(key, algorithm)
 }
 

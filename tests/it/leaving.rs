@@ -3,7 +3,7 @@
 
 use crate::support::Redis;
 use paceway::{
-    algorithm::{Algorithm, Concurrency, SlidingWindow, TokenBucket},
+    algorithm::{Concurrency, Rule, SlidingWindow, TokenBucket},
     limit::{self, Callee, Caller, Reservation},
     store::{
         Check, Checks, Decision, Store, StoreAdmin, StoreError,
@@ -36,9 +36,9 @@ fn checks(group: &str, letters: &str) -> Checks {
     let period = limit::micros(PERIOD);
     let check = |letter: char| {
         let algorithm = match letter {
-            'T' => Algorithm::TokenBucket(TokenBucket::new(1, period, 2).expect("a rule")),
-            'S' => Algorithm::SlidingWindow(SlidingWindow::new(2, period, 0).expect("a rule")),
-            _ => Algorithm::Concurrency(Concurrency::new(2, 60_000_000).expect("a rule")),
+            'T' => Rule::from(TokenBucket::new(1, period, 2).expect("a rule")),
+            'S' => Rule::from(SlidingWindow::new(2, period, 0).expect("a rule")),
+            _ => Rule::from(Concurrency::new(2, 60_000_000).expect("a rule")),
         };
         let key = format!("{{{group}}}:{letter}");
         Check::new(key, algorithm)

@@ -3,7 +3,7 @@
 
 use paceway::{
     algorithm::{
-        Algorithm, Concurrency, FixedWindow, Grant, LeakyBucket, SlidingWindow, TokenBucket,
+        Algorithm, Concurrency, FixedWindow, Grant, LeakyBucket, Rule, SlidingWindow, TokenBucket,
         WarmUp, concurrency::Ticket,
     },
     store::{Check, Entry, Reply, memory::MemoryStore},
@@ -198,7 +198,7 @@ fn a_limiter_that_is_reset_behind_a_loss_is_open_at_once(#[case] algorithm: Algo
 const LEASE: i64 = 60_000_000;
 
 fn permit() -> Check {
-    let algorithm = Algorithm::Concurrency(Concurrency::new(2, LEASE).expect("a rule"));
+    let algorithm = Rule::from(Concurrency::new(2, LEASE).expect("a rule"));
     let horizon = algorithm.horizon(WAIT, 1);
     Check::new("{k}", algorithm).with_horizon(horizon)
 }

@@ -7,7 +7,7 @@ use crate::{
 };
 use paceway::{
     algorithm::{
-        Algorithm, Concurrency, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket, WarmUp,
+        Algorithm, Concurrency, FixedWindow, LeakyBucket, Rule, SlidingWindow, TokenBucket, WarmUp,
         concurrency::Ticket,
     },
     store::{
@@ -105,7 +105,7 @@ async fn nothing_is_granted_before_the_end(
 ) {
     let stage = Stage::new(kind).await;
     for rule in rates() {
-        let checks: Checks = [Check::new(format!("{{t}}:{}", rule.name()), rule)].into();
+        let checks: Checks = [Check::new(format!("{{t}}:{}", rule.facts().name), rule)].into();
         stage.pause(&checks, LONG).await;
         for (span, least, most) in
             [(LONG, LONG / 2, LONG), (SECOND, LONG / 2, LONG), (2 * LONG, LONG + 1, 2 * LONG)]
@@ -133,7 +133,7 @@ async fn waiters_move_behind_the_pause_and_are_no_herd(
 ) {
     let stage = Stage::new(kind).await;
     for rule in rates() {
-        let checks: Checks = [Check::new(format!("{{t}}:{}", rule.name()), rule)].into();
+        let checks: Checks = [Check::new(format!("{{t}}:{}", rule.facts().name), rule)].into();
         stage.pause(&checks, LONG).await;
         let mut slots = Vec::new();
         for asked in (0..30).map(|_| stage.store.reserve(&checks, HOUR, None)) {
@@ -216,7 +216,7 @@ async fn concurrency_waits_for_the_end_of_a_pause(
     #[values(Kind::Memory, Kind::Redis, Kind::Cluster)] kind: Kind,
 ) {
     let stage = Stage::new(kind).await;
-    let rule = Algorithm::Concurrency(Concurrency::new(2, 60 * SECOND).expect("a rule"));
+    let rule = Rule::from(Concurrency::new(2, 60 * SECOND).expect("a rule"));
     let checks: Checks = [Check::new("{t}:C", rule)].into();
     let held = stage.ask(&checks, 0, 1, 0).await;
     assert!(held.admitted);
@@ -300,7 +300,7 @@ async fn a_pause_is_published() {
 
     let bucket = bucket("{k}:T", 1, 60 * SECOND, 2);
     let lease = Concurrency::new(2, 60 * SECOND).expect("a rule");
-    let lease = Check::new("{k}:C", Algorithm::Concurrency(lease));
+    let lease = Check::new("{k}:C", lease);
     for check in [bucket, lease] {
         let pause = |span, status| Entry::Pause {
             check: check.clone(),

@@ -7,8 +7,8 @@ use crate::support::{Redis, Said};
 use metrics::Counter;
 use paceway::{
     algorithm::{
-        Algorithm, Concurrency, FixedWindow, Grant, LeakyBucket, SlidingWindow, TokenBucket,
-        WarmUp, concurrency::Ticket, reserve::Part,
+        Concurrency, FixedWindow, Grant, LeakyBucket, Rule, SlidingWindow, TokenBucket, WarmUp,
+        concurrency::Ticket, reserve::Part,
     },
     key::StateNames,
     store::{
@@ -36,7 +36,7 @@ const LOSE_STATE: &str = "
     return redis.call('DEL', KEYS[1])";
 const LIMIT: Duration = Duration::from_secs(20);
 
-pub(crate) fn token_bucket() -> BoxedStrategy<Algorithm> {
+pub(crate) fn token_bucket() -> BoxedStrategy<Rule> {
     let small = (1..50i64, 50..3_000_000i64, 3..9i64);
     let odd = prop_oneof![
         Just((7, 1_000_000, 7)),
@@ -47,12 +47,12 @@ pub(crate) fn token_bucket() -> BoxedStrategy<Algorithm> {
     ];
     let any = prop_oneof![3 => small, 1 => odd];
     any.prop_map(|(count, period, burst)| {
-        Algorithm::TokenBucket(TokenBucket::new(count, period, burst).expect("a rule"))
+        Rule::from(TokenBucket::new(count, period, burst).expect("a rule"))
     })
     .boxed()
 }
 
-pub(crate) fn sliding_window() -> BoxedStrategy<Algorithm> {
+pub(crate) fn sliding_window() -> BoxedStrategy<Rule> {
     let small = (3..9i64, 1_000..3_000_000i64, 0..50_000i64);
     // Long enough that a state is written in pieces.
     let long = (30..200i64, 1_000_000..90_000_000i64, Just(0));
@@ -63,29 +63,24 @@ pub(crate) fn sliding_window() -> BoxedStrategy<Algorithm> {
     ];
     let any = prop_oneof![3 => small, 3 => long, 1 => odd];
     any.prop_map(|(count, period, margin)| {
-        Algorithm::SlidingWindow(SlidingWindow::new(count, period, margin).expect("a rule"))
+        Rule::from(SlidingWindow::new(count, period, margin).expect("a rule"))
     })
     .boxed()
 }
 
-fn concurrency() -> BoxedStrategy<Algorithm> {
+fn concurrency() -> BoxedStrategy<Rule> {
     let rule = (1..4i64, prop_oneof![Just(60_000_000), 1_000..5_000_000i64]);
-    rule.prop_map(|(max, lease)| {
-        Algorithm::Concurrency(Concurrency::new(max, lease).expect("a rule"))
-    })
-    .boxed()
+    rule.prop_map(|(max, lease)| Rule::from(Concurrency::new(max, lease).expect("a rule"))).boxed()
 }
 
-fn fixed_window() -> BoxedStrategy<Algorithm> {
+fn fixed_window() -> BoxedStrategy<Rule> {
     let period = prop_oneof![Just(1_000_000), Just(86_400_000_000), 1_000..5_000_000i64];
     let rule = (3..9i64, period);
-    rule.prop_map(|(count, period)| {
-        Algorithm::FixedWindow(FixedWindow::new(count, period).expect("a rule"))
-    })
-    .boxed()
+    rule.prop_map(|(count, period)| Rule::from(FixedWindow::new(count, period).expect("a rule")))
+        .boxed()
 }
 
-fn any_rule() -> BoxedStrategy<Algorithm> {
+fn any_rule() -> BoxedStrategy<Rule> {
     prop_oneof![token_bucket(), sliding_window(), fixed_window(), concurrency()].boxed()
 }
 
@@ -97,7 +92,7 @@ fn any_rule() -> BoxedStrategy<Algorithm> {
 #[case::concurrency(concurrency(), 60)]
 #[case::all_together(any_rule(), 60)]
 fn memory_and_redis_say_the_same_step_by_step(
-    #[case] rule: BoxedStrategy<Algorithm>,
+    #[case] rule: BoxedStrategy<Rule>,
     #[case] steps: usize,
 ) {
     say_the_same(rule, steps);
@@ -107,8 +102,7 @@ fn memory_and_redis_say_the_same_step_by_step(
 #[tokio::test]
 async fn what_was_reset_behind_a_loss_stays_so_when_an_older_grant_is_given_back() {
     let redis = Redis::start();
-    let rule =
-        |count, period| Algorithm::TokenBucket(TokenBucket::new(count, period, 3).expect("a rule"));
+    let rule = |count, period| Rule::from(TokenBucket::new(count, period, 3).expect("a rule"));
     // 50 µs and 374 µs a permit.
     let rules = [rule(20_000, 1_000_000), rule(20_000, 1_000_000), rule(500, 187_000)];
     let decide = |used, budget| What::Decide { used, observe: [false; 3], cost: 1, budget };
@@ -128,13 +122,13 @@ async fn what_was_reset_behind_a_loss_stays_so_when_an_older_grant_is_given_back
 
 /// The clock of the store is set back by 3 s after a loss.
 #[rstest]
-#[case::token_bucket(TokenBucket::new(40, 1_000_000, 10).map(Algorithm::TokenBucket))]
-#[case::sliding_window(SlidingWindow::new(10, 250_000, 0).map(Algorithm::SlidingWindow))]
-#[case::fixed_window(FixedWindow::new(10, 250_000).map(Algorithm::FixedWindow))]
-#[case::leaky_bucket(LeakyBucket::new(40, 1_000_000, 0, None).map(Algorithm::LeakyBucket))]
-#[case::warm_up(WarmUp::new(40, 1_000_000, 1_000_000, 3.0).map(Algorithm::WarmUp))]
+#[case::token_bucket(TokenBucket::new(40, 1_000_000, 10).map(Rule::from))]
+#[case::sliding_window(SlidingWindow::new(10, 250_000, 0).map(Rule::from))]
+#[case::fixed_window(FixedWindow::new(10, 250_000).map(Rule::from))]
+#[case::leaky_bucket(LeakyBucket::new(40, 1_000_000, 0, None).map(Rule::from))]
+#[case::warm_up(WarmUp::new(40, 1_000_000, 1_000_000, 3.0).map(Rule::from))]
 #[tokio::test]
-async fn a_clock_that_is_set_back_after_a_loss_forgets_no_grant(#[case] rule: Option<Algorithm>) {
+async fn a_clock_that_is_set_back_after_a_loss_forgets_no_grant(#[case] rule: Option<Rule>) {
     let redis = Redis::start();
     let decide = |used| What::Decide { used, observe: [false; 3], cost: 1, budget: 60_000_000 };
     let step = |after, what| Step { after, what };
@@ -152,7 +146,7 @@ async fn a_clock_that_is_set_back_after_a_loss_forgets_no_grant(#[case] rule: Op
 }
 
 /// Runs random sequences of up to `steps` steps on limiters with such rules.
-pub(crate) fn say_the_same(rule: BoxedStrategy<Algorithm>, steps: usize) {
+pub(crate) fn say_the_same(rule: BoxedStrategy<Rule>, steps: usize) {
     let redis = Redis::that_is_heard();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let case = AtomicU64::new(0);
@@ -223,7 +217,7 @@ impl SoFar {
 async fn compare(
     server: &Redis,
     case: u64,
-    (mut rules, on_loss): ([Algorithm; 3], [OnLoss; 3]),
+    (mut rules, on_loss): ([Rule; 3], [OnLoss; 3]),
     steps: Vec<Step>,
 ) -> Result<(), TestCaseError> {
     let memory = MemoryStore::default();
@@ -231,10 +225,10 @@ async fn compare(
     let prefix = format!("twins{case}");
     let redis = &connect_for(server, case, &prefix).await;
     // As in a configuration, a key names the algorithm of its state.
-    let key = |i: usize, rule: Algorithm| -> Arc<str> {
+    let key = |i: usize, rule: Rule| -> Arc<str> {
         StateNames::new(&prefix, &case.to_string(), rule.letter(), &i.to_string()).of(None).into()
     };
-    let check = |rules: &[Algorithm; 3], i: usize, cost: i64, enforce: bool| Check {
+    let check = |rules: &[Rule; 3], i: usize, cost: i64, enforce: bool| Check {
         enforce,
         ..Check::new(key(i, rules[i]), rules[i])
             .with_cost(cost.min(rules[i].capacity()))
@@ -262,7 +256,8 @@ async fn compare(
                 let (check, grant) = so_far.granted.swap_remove(i);
                 let horizon = check.horizon + more;
                 let check = check.with_horizon(horizon);
-                match check.algorithm.unused_part(grant, check.cost, used) {
+                let rate = check.algorithm.as_rate();
+                match rate.and_then(|rate| rate.unused_part(grant, check.cost, used)) {
                     Some((grant, cost)) => Entry::Refund { check: check.with_cost(cost), grant },
                     None => continue,
                 }
@@ -277,7 +272,8 @@ async fn compare(
                 Entry::MoveUp { checks: [check].into(), budget, parts }
             }
             What::Charge(i, permits) if rules[i].lease().is_none() => {
-                let cost = permits.min(rules[i].piece());
+                let piece = rules[i].as_rate().map_or(1, |rate| rate.piece());
+                let cost = permits.min(piece);
                 Entry::Charge { check: check(&rules, i, 1, false).with_cost(cost) }
             }
             What::Renew(i) if i < so_far.granted.len() => {
@@ -383,7 +379,7 @@ async fn run(
 }
 
 fn single(key: &str, rule: TokenBucket) -> Checks {
-    let algorithm = Algorithm::TokenBucket(rule);
+    let algorithm = Rule::from(rule);
     Arc::new([Check::new(key, algorithm)])
 }
 

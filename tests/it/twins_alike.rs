@@ -7,7 +7,7 @@ use crate::{
 };
 use paceway::{
     algorithm::{
-        Algorithm, Concurrency, Grant, TokenBucket, concurrency::Ticket, token_bucket::BlockAsk,
+        Concurrency, Grant, Rule, TokenBucket, concurrency::Ticket, token_bucket::BlockAsk,
     },
     store::{
         Check, Checks, Entry, Pause, Reply, Store, StoreError,
@@ -95,10 +95,10 @@ fn calls(is_simple: bool, most: usize) -> impl Strategy<Value = Vec<Call>> {
 }
 
 /// A bucket with room for several holes.
-fn wide_bucket() -> impl Strategy<Value = Algorithm> {
+fn wide_bucket() -> impl Strategy<Value = Rule> {
     let rule = (5..200i64, 50..1_000i64);
     rule.prop_map(|(count, burst)| {
-        Algorithm::TokenBucket(TokenBucket::new(count, 1_000_000, burst).expect("a rule"))
+        Rule::from(TokenBucket::new(count, 1_000_000, burst).expect("a rule"))
     })
 }
 
@@ -107,7 +107,7 @@ fn wide_bucket() -> impl Strategy<Value = Algorithm> {
 #[case::sliding_window(sliding_window(), 60)]
 #[case::both(prop_oneof![token_bucket(), sliding_window()].boxed(), 20)]
 fn requests_of_one_entry_are_decided_as_one_by_one(
-    #[case] rule: BoxedStrategy<Algorithm>,
+    #[case] rule: BoxedStrategy<Rule>,
     #[case] most: usize,
     #[values(true, false)] is_simple: bool,
 ) {
@@ -227,7 +227,7 @@ async fn compare(
 
 fn bucket(key: &str, burst: i64) -> Check {
     let rule = TokenBucket::new(1, HOUR, burst).expect("a rule");
-    Check::new(key, Algorithm::TokenBucket(rule))
+    Check::new(key, Rule::from(rule))
 }
 
 fn ask(check: &Check) -> Entry {
@@ -307,7 +307,7 @@ async fn a_limiter_that_is_refused_takes_no_other_with_it_for_long() {
     let script = Arc::new(connect(&redis).await);
     let store = Batched::new(script, Duration::from_secs(20), StoreMetrics::noop());
     let rule = Concurrency::new(100, HOUR).expect("a rule");
-    let refused = Check { algorithm: Algorithm::Concurrency(rule), ..bucket("{a}:C", 1) };
+    let refused = Check { algorithm: Rule::from(rule), ..bucket("{a}:C", 1) };
     let checks = [refused, bucket("{b}:T", 100)].map(|check| Checks::from([check]));
     for round in 0..3 {
         let asks = (0..20).map(|i| {

@@ -7,7 +7,7 @@ use crate::{
 };
 use paceway::{
     algorithm::{
-        Algorithm, Concurrency, FixedWindow, Grant, SlidingWindow, TokenBucket,
+        Concurrency, FixedWindow, Grant, Rule, SlidingWindow, TokenBucket,
         concurrency::Ticket,
         fair::{Place, Priority, queue::AHEAD},
     },
@@ -118,17 +118,16 @@ fn step(is_simple: bool) -> BoxedStrategy<(i64, What)> {
     (spans, what).boxed()
 }
 
-fn rule(is_simple: bool) -> BoxedStrategy<Algorithm> {
+fn rule(is_simple: bool) -> BoxedStrategy<Rule> {
     let bucket = (1..40_i64, 500_000..3_000_000_i64, if is_simple { 2..4_i64 } else { 3..6_i64 })
         .prop_map(|(count, period, burst)| {
-            Algorithm::TokenBucket(TokenBucket::new(count, period, burst).expect("a rule"))
+            Rule::from(TokenBucket::new(count, period, burst).expect("a rule"))
         });
     let sliding = (3..30_i64, 100_000..3_000_000_i64).prop_map(|(count, period)| {
-        Algorithm::SlidingWindow(SlidingWindow::new(count, period, 0).expect("a rule"))
+        Rule::from(SlidingWindow::new(count, period, 0).expect("a rule"))
     });
-    let fixed = (3..9_i64, 100_000..2_000_000_i64).prop_map(|(count, period)| {
-        Algorithm::FixedWindow(FixedWindow::new(count, period).expect("a rule"))
-    });
+    let fixed = (3..9_i64, 100_000..2_000_000_i64)
+        .prop_map(|(count, period)| Rule::from(FixedWindow::new(count, period).expect("a rule")));
     if is_simple {
         return bucket.boxed();
     }
@@ -228,7 +227,7 @@ struct Sequence<'r> {
     redis: RedisStore,
     memory: MemoryStore,
     prefix: String,
-    rules: [Algorithm; 2],
+    rules: [Rule; 2],
     on_loss: OnLoss,
     now: i64,
     gateways: [Arc<Calls>; 3],
@@ -245,8 +244,7 @@ struct Sequence<'r> {
 
 impl Sequence<'_> {
     fn check(&self, i: usize, cost: i64, enforce: bool) -> Check {
-        let concurrency =
-            Algorithm::Concurrency(Concurrency::new(100, 60_000_000).expect("a rule"));
+        let concurrency = Rule::from(Concurrency::new(100, 60_000_000).expect("a rule"));
         let rule = self.rules.get(i).copied().unwrap_or(concurrency);
         let names = StateNames::new(&self.prefix, "t", rule.letter(), &i.to_string());
         Check {
@@ -375,7 +373,7 @@ impl Sequence<'_> {
 async fn compare(
     server: &Redis,
     case: u64,
-    rules: [Algorithm; 2],
+    rules: [Rule; 2],
     on_loss: OnLoss,
     steps: Vec<(i64, What)>,
 ) -> Result<(), TestCaseError> {
@@ -459,8 +457,8 @@ fn memory_and_redis_share_slots_the_same_step_by_step() {
 
 const HOUR: i64 = 3_600_000_000;
 
-fn bucket(count: i64, burst: i64) -> [Algorithm; 2] {
-    [Algorithm::TokenBucket(TokenBucket::new(count, 1_000_000, burst).expect("a rule")); 2]
+fn bucket(count: i64, burst: i64) -> [Rule; 2] {
+    [Rule::from(TokenBucket::new(count, 1_000_000, burst).expect("a rule")); 2]
 }
 
 /// The tenants beyond the first 1,024 share one turn, also when some of those have left.

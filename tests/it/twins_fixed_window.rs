@@ -2,7 +2,7 @@
 
 use crate::support::{Redis, Said};
 use paceway::{
-    algorithm::{Algorithm, FixedWindow, Grant, MAX_HOLES},
+    algorithm::{FixedWindow, Grant, MAX_HOLES, Rule},
     store::{
         Check, Checks, Entry, Reply, StoreError,
         memory::MemoryStore,
@@ -45,7 +45,7 @@ enum What {
     Look(usize),
 }
 
-fn rule() -> impl Strategy<Value = Algorithm> {
+fn rule() -> impl Strategy<Value = Rule> {
     let periods = prop_oneof![
         Just(1_000),
         Just(250_000),
@@ -60,8 +60,8 @@ fn rule() -> impl Strategy<Value = Algorithm> {
     (counts, periods).prop_map(|(count, period)| fixed_window(count, period))
 }
 
-fn fixed_window(count: i64, period: i64) -> Algorithm {
-    Algorithm::FixedWindow(FixedWindow::new(count, period).expect("a rule"))
+fn fixed_window(count: i64, period: i64) -> Rule {
+    Rule::from(FixedWindow::new(count, period).expect("a rule"))
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -113,7 +113,7 @@ async fn connect(redis: &Redis) -> RedisStore {
 async fn compare(
     redis: &RedisStore,
     case: u64,
-    rules: &[Algorithm],
+    rules: &[Rule],
     steps: Vec<Step>,
 ) -> Result<(), TestCaseError> {
     let memory = MemoryStore::default();
@@ -177,7 +177,7 @@ async fn run(
     Ok(())
 }
 
-fn single(key: &str, algorithm: Algorithm, cost: i64) -> Check {
+fn single(key: &str, algorithm: Rule, cost: i64) -> Check {
     Check::new(key, algorithm).with_cost(cost)
 }
 

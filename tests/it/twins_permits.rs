@@ -7,7 +7,7 @@ use crate::{
     twins_fair::{Ear, both_answer, both_notify},
 };
 use paceway::{
-    algorithm::{Algorithm, Concurrency, Grant, TokenBucket, concurrency::Ticket, fair::Priority},
+    algorithm::{Concurrency, Grant, Rule, TokenBucket, concurrency::Ticket, fair::Priority},
     key::StateNames,
     store::{
         Check, Checks, Entry, OnLoss, Pause, Reply, Turn,
@@ -81,7 +81,7 @@ struct Sequence<'r> {
     redis: RedisStore,
     memory: MemoryStore,
     prefix: String,
-    rules: [Algorithm; 3],
+    rules: [Rule; 3],
     now: i64,
     gateways: [Arc<Calls>; 3],
     tickets: BTreeMap<(i64, i64), Callable>,
@@ -203,7 +203,7 @@ impl Sequence<'_> {
 async fn compare(
     server: &Redis,
     case: u64,
-    rules: [Algorithm; 3],
+    rules: [Rule; 3],
     steps: Vec<(i64, What)>,
 ) -> Result<(), TestCaseError> {
     let prefix = format!("permits{case}");
@@ -277,11 +277,10 @@ fn memory_and_redis_hand_permits_over_in_the_same_turns() {
     let mut runner = TestRunner::new(ProptestConfig::default());
     let rule = || {
         let lease = prop_oneof![Just(60_000_000), 100_000..5_000_000_i64];
-        (1..4_i64, lease).prop_map(|(max, lease)| Algorithm::Concurrency(permits(max, lease)))
+        (1..4_i64, lease).prop_map(|(max, lease)| Rule::from(permits(max, lease)))
     };
-    let rate = (1..40_i64).prop_map(|count| {
-        Algorithm::TokenBucket(TokenBucket::new(count, 1_000_000, 3).expect("a rule"))
-    });
+    let rate = (1..40_i64)
+        .prop_map(|count| Rule::from(TokenBucket::new(count, 1_000_000, 3).expect("a rule")));
     let strategy = ([rule(), rule()], rate, vec(step(), 1..120));
     let result = runner.run(&strategy, |([first, second], rate, steps)| {
         let case = case.fetch_add(1, Relaxed);
@@ -305,7 +304,7 @@ async fn drained(
     let (redis, mut ear) = (connect_for(server, case, &prefix).await, Ear::open(server));
     let key = StateNames::new(&prefix, "t", b'C', "0").of(None);
     let check = |tenant: u16, takes_turns: bool| {
-        let rule = Algorithm::Concurrency(permits(max, 3_600_000_000).with_turns(takes_turns));
+        let rule = Rule::from(permits(max, 3_600_000_000).with_turns(takes_turns));
         let turn = Turn::new(format!("t{tenant}"), 1, Priority::Normal);
         Check::new(&*key, rule).with_turn(turn)
     };

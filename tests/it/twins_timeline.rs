@@ -5,7 +5,7 @@ use crate::{
     twins::{T0, connect, say_the_same, token_bucket},
 };
 use paceway::{
-    algorithm::{Algorithm, LeakyBucket, TokenBucket, WarmUp, token_bucket::BlockAsk},
+    algorithm::{LeakyBucket, Rule, TokenBucket, WarmUp, token_bucket::BlockAsk},
     store::{Check, Checks, Entry, Reply, StoreError, memory::MemoryStore},
 };
 use proptest::prelude::*;
@@ -23,22 +23,22 @@ fn rate() -> impl Strategy<Value = (i64, i64)> + Clone {
     prop_oneof![3 => (3..50i64, 50..3_000_000i64), 1 => odd]
 }
 
-fn leaky_bucket() -> BoxedStrategy<Algorithm> {
+fn leaky_bucket() -> BoxedStrategy<Rule> {
     let margin = prop_oneof![Just(0), 0..1_000i64];
     let any = (rate(), margin, prop::option::of(0..40i64));
     any.prop_map(|((count, period), margin, queue)| {
         let rule = LeakyBucket::new(count, period, margin, queue);
-        Algorithm::LeakyBucket(rule.expect("a rule"))
+        Rule::from(rule.expect("a rule"))
     })
     .boxed()
 }
 
-fn warm_up() -> BoxedStrategy<Algorithm> {
+fn warm_up() -> BoxedStrategy<Rule> {
     let factor = prop_oneof![Just(3.0), 1.001..100.0f64];
     let warm_up = prop_oneof![1..100_000i64, 1..60_000_000i64, 1..3_600_000_000i64];
     let any = (rate(), warm_up, factor);
     any.prop_map(|((count, period), warm_up, factor)| {
-        Algorithm::WarmUp(WarmUp::new(count, period, warm_up, factor).expect("a rule"))
+        Rule::from(WarmUp::new(count, period, warm_up, factor).expect("a rule"))
     })
     .boxed()
 }
@@ -58,15 +58,15 @@ fn all_on_a_timeline_say_the_same_step_by_step() {
     say_the_same(prop_oneof![token_bucket(), leaky_bucket(), warm_up()].boxed(), 60);
 }
 
-fn single(key: &str, algorithm: Algorithm) -> Checks {
+fn single(key: &str, algorithm: Rule) -> Checks {
     std::sync::Arc::new([Check::new(key, algorithm)])
 }
 
-fn examples() -> [Algorithm; 3] {
+fn examples() -> [Rule; 3] {
     [
-        Algorithm::TokenBucket(TokenBucket::new(7, 1_000_000, 3).expect("a rule")),
-        Algorithm::LeakyBucket(LeakyBucket::new(7, 1_000_000, 0, Some(100)).expect("a rule")),
-        Algorithm::WarmUp(WarmUp::new(7, 1_000_000, 5_000_000, 3.0).expect("a rule")),
+        Rule::from(TokenBucket::new(7, 1_000_000, 3).expect("a rule")),
+        Rule::from(LeakyBucket::new(7, 1_000_000, 0, Some(100)).expect("a rule")),
+        Rule::from(WarmUp::new(7, 1_000_000, 5_000_000, 3.0).expect("a rule")),
     ]
 }
 
@@ -102,7 +102,7 @@ async fn a_value_of_another_version_or_kind_or_length_is_foreign() {
 async fn permits_come_back_with_the_horizon_of_their_own_entry() -> Result<(), StoreError> {
     let redis = Redis::start();
     let (store, memory) = (connect(&redis).await, MemoryStore::default());
-    let rule = Algorithm::TokenBucket(TokenBucket::new(10, 1_000_000, 3).expect("a rule"));
+    let rule = Rule::from(TokenBucket::new(10, 1_000_000, 3).expect("a rule"));
     let check = Check::new("{k}", rule).with_cost(3);
     let checks: Checks = [check.clone()].into();
     let take = Entry::Reserve { checks, budget: 5_000_000, ticket: None };
@@ -110,7 +110,7 @@ async fn permits_come_back_with_the_horizon_of_their_own_entry() -> Result<(), S
     let replies = memory.run_at(T0, &taken);
     assert_eq!(store.run_at(Some(T0), &taken).await?, replies);
     let Reply::Decision(fourth) = &replies[3] else { panic!("{replies:?}") };
-    let part = rule.unused_part(fourth.parts[0].grant, 3, 0);
+    let part = rule.as_rate().and_then(|rate| rate.unused_part(fourth.parts[0].grant, 3, 0));
     let (grant, cost) = part.expect("none of them was used");
     let returned = check.clone().with_cost(cost).with_horizon(rule.horizon(1_100_000, 3));
     let look = Entry::Look { check };
@@ -124,7 +124,7 @@ async fn permits_come_back_with_the_horizon_of_their_own_entry() -> Result<(), S
 async fn a_moved_line_gives_no_blocks() -> Result<(), StoreError> {
     let redis = Redis::start();
     let (store, memory) = (connect(&redis).await, MemoryStore::default());
-    let rule = Algorithm::TokenBucket(TokenBucket::new(1000, 1_000_000, 1000).expect("a rule"));
+    let rule = Rule::from(TokenBucket::new(1000, 1_000_000, 1000).expect("a rule"));
     let check = Check::new("{k}", rule);
     let (large, one): (Checks, Checks) =
         ([check.clone().with_cost(200)].into(), [check.clone()].into());
@@ -132,7 +132,7 @@ async fn a_moved_line_gives_no_blocks() -> Result<(), StoreError> {
     let taken = memory.run_at(T0, &[take.clone(), take.clone()]);
     assert_eq!(store.run_at(Some(T0), &[take.clone(), take]).await?, taken);
     let Reply::Decision(first) = &taken[0] else { panic!("{taken:?}") };
-    let part = rule.unused_part(first.parts[0].grant, 200, 1);
+    let part = rule.as_rate().and_then(|rate| rate.unused_part(first.parts[0].grant, 200, 1));
     let (grant, cost) = part.expect("most of them were not used");
     let ask = BlockAsk { requests: 10, reach: 20_000, jump: 30_000 };
     let block = Entry::Block { checks: one, budget: 0, ask };

@@ -10,8 +10,8 @@ use paceway_limit::{
     Limit, Limiter, Rate, StoreError, StoreHandle,
     backend::{
         Backend, BoxFuture, Calls, Check, Decision, Entry, Gate, Grant, Level, Micros, Note,
-        NoteChange, Open, OpenGate, Part, Pause, Reply, ScanPlace, ScanStep, State, Ticket, Want,
-        charge, decide, lower,
+        NoteChange, OpenGate, OpenRule, OpenState, Part, Pause, Reply, RuleState, ScanPlace,
+        ScanStep, Ticket, Want, charge, decide, lower,
     },
 };
 use parking_lot::Mutex;
@@ -44,13 +44,13 @@ struct States {
 /// A state, which equals an absent one from `past` on.
 #[derive(Debug)]
 struct KeptState {
-    state: State,
+    state: RuleState,
     past: Micros,
 }
 
 /// A state that is worked on. It changes nothing until it is put back.
 struct Opened {
-    open: Open,
+    open: OpenRule,
     gate: Option<OpenGate>,
 }
 
@@ -145,14 +145,14 @@ impl States {
             Entry::Lower { check, remaining } => {
                 let most = (*remaining).max(0);
                 self.change(now, check, |Opened { open, gate }| {
-                    lower(&mut Want { open, cost: 1, enforce: true, gate: gate.as_mut() }, most)
+                    open.rate_mut().is_some_and(|open| lower(open, gate.as_mut(), most))
                 });
                 self.look(now, check)
             }
             Entry::Charge { check } => {
                 let mut left = check.cost;
                 self.change(now, check, |opened| {
-                    left = charge(&mut opened.open, check.cost);
+                    left = opened.open.rate_mut().map_or(left, |open| charge(open, check.cost));
                     left < check.cost
                 });
                 Reply::Owed(left)
@@ -192,7 +192,7 @@ impl States {
         let level = opened[0].open.level();
         // A gate counts permits, and knows no free ones before others.
         let is_given = checks.iter().zip(&mut opened).zip(parts).all(|((check, opened), part)| {
-            opened.gate.is_none() && (part.at < 0 || opened.open.settle(part.grant, check.cost))
+            opened.gate.is_none() && (part.at < 0 || opened.open.refund(part.grant, check.cost))
         });
         let decision = is_given.then(|| decide_opened(checks, &mut opened, budget, None));
         let Some(decision) = decision.filter(|decision| decision.admitted) else {
@@ -207,9 +207,9 @@ impl States {
     fn refund(&mut self, now: Micros, check: &Check, grant: Grant) -> Reply {
         let called = self.called.len();
         let is_given = self.change(now, check, |Opened { open, gate }| {
-            let is_given = open.settle(grant, check.cost);
-            if let Some(gate) = gate {
-                gate.refund(open, grant, check.cost);
+            let is_given = open.refund(grant, check.cost);
+            if let (Some(gate), Some(rate)) = (gate, open.rate()) {
+                gate.refund(rate, grant, check.cost);
             }
             is_given
         });
@@ -219,7 +219,10 @@ impl States {
     fn look(&mut self, now: Micros, check: &Check) -> Reply {
         let mut level = Level::default();
         self.change(now, check, |Opened { open, gate }| {
-            level = gate.as_ref().map_or_else(|| open.level(), |gate| gate.level(open));
+            level = match (gate, open.rate()) {
+                (Some(gate), Some(rate)) => gate.level(rate),
+                _ => open.level(),
+            };
             false
         });
         Reply::Level(level)
@@ -232,12 +235,12 @@ impl States {
                 leases.pause(gate);
                 return true;
             }
-            let gate = match pause.empties(check) {
-                true => gate.beside(&opened.open, &check.algorithm),
-                false => gate.keeping_level(),
-            };
-            let gate = opened.gate.as_ref().map_or(gate, |old| old.or_later(gate));
-            opened.gate = OpenGate::new(gate, now, &check.algorithm);
+            if let (Some(open), Some(rule)) = (opened.open.rate(), check.algorithm.as_rate()) {
+                let empties = pause.empties(check);
+                let gate = if empties { gate.beside(open, rule) } else { gate.keeping_level() };
+                let gate = opened.gate.as_ref().map_or(gate, |old| old.or_later(gate));
+                opened.gate = OpenGate::new(gate, now, rule);
+            }
             false
         });
     }
@@ -264,8 +267,8 @@ impl States {
         let mut state = kept.map(|kept| kept.state.clone());
         let gate = self.gates.get(&check.key);
         Opened {
-            open: check.algorithm.open(state.as_mut(), now),
-            gate: gate.and_then(|gate| OpenGate::new(*gate, now, &check.algorithm)),
+            open: check.algorithm.open(None, state.as_mut(), now),
+            gate: gate.and_then(|gate| OpenGate::new(*gate, now, check.algorithm.as_rate()?)),
         }
     }
 

@@ -5,7 +5,7 @@
 
 pub use crate::{
     algorithm::{
-        Algorithm, Gate, Grant, Level, Micros, Open, State,
+        Algorithm, Gate, Grant, Level, Micros, OpenRule, OpenState, Rule, RuleState,
         concurrency::Ticket,
         gate::OpenGate,
         reserve::{Part, Parts, Want, charge, decide, lower},

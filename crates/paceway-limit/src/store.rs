@@ -35,7 +35,7 @@ pub use scan::{ScanPlace, ScanStep};
 pub use turn::TenantLevel;
 
 use crate::algorithm::{
-    Algorithm, Grant, Level, Micros,
+    Grant, Level, Micros, Rule,
     concurrency::{Queued, Ticket},
     fair::Place,
     reserve,
@@ -71,7 +71,7 @@ pub struct Share {
     /// How many gateways share the rule, this one among them.
     pub gateways: i64,
     /// The rule of one of them: a third of the rate, say.
-    pub rule: Algorithm,
+    pub rule: Rule,
     /// How full the state of that rule is in this gateway.
     pub level: Level,
 }

@@ -1,7 +1,7 @@
 //! Describes what each limiter of a request does: its rule, the cost of the request, and the bucket that is charged.
 
 use crate::{
-    algorithm::{Algorithm, MAX_BUDGET, auto_rate::nanohertz, fair::Priority},
+    algorithm::{MAX_BUDGET, Rule, auto_rate::nanohertz, fair::Priority},
     config::{
         AutoRule, Charge, Config, FailurePolicy, LimiterConfig, Mode, Scope, StoreConfig,
         priority_name,
@@ -140,19 +140,20 @@ fn rule(limiter: &LimiterConfig) -> String {
         ([rate], _) => rate.clone(),
         (rates, _) => format!("[{}]", rates.join(", ")),
     };
-    let first = limiter.algorithms.first();
-    let mut rule = first.map_or_else(String::new, |rule| match rule {
-        Algorithm::Concurrency(rule) => {
+    let facts = match limiter.algorithms.first() {
+        None => return String::new(),
+        Some(Rule::Permits(rule)) => {
             let lease = crate::limit::duration(rule.lease());
-            format!("concurrency, at most {} held, lease {lease:?}", rule.max())
+            return format!("concurrency, at most {} held, lease {lease:?}", rule.max());
         }
-        Algorithm::TokenBucket(_) => {
-            format!("token_bucket {rates}, burst {}", limiter.capacity())
-        }
-        rule => format!("{} {rates}", rule.name()),
-    });
-    let margin = first.map(Algorithm::margin).filter(|margin| *margin > 0);
-    let queue = first.map(Algorithm::longest_wait).filter(|longest| *longest < MAX_BUDGET);
+        Some(Rule::Rate(rule)) => rule.facts(),
+    };
+    let mut rule = format!("{} {rates}", facts.name);
+    if facts.burst.is_some() {
+        rule += &format!(", burst {}", limiter.capacity());
+    }
+    let margin = Some(facts.margin).filter(|margin| *margin > 0);
+    let queue = Some(facts.longest_wait).filter(|longest| *longest < MAX_BUDGET);
     for (name, span) in [("margin", margin), ("a queue of", queue)] {
         if let Some(span) = span {
             rule += &format!(", {name} {:?}", crate::limit::duration(span));

@@ -130,7 +130,7 @@ impl ConfigReader {
         let Some(rule) = rule.filter(|_| self.mistakes.len() == before) else { return };
         if let Rule::Concurrency { max, lease } = rule {
             match Concurrency::new(max, lease) {
-                Some(rule) => limiter.algorithms.push(Algorithm::Concurrency(rule)),
+                Some(rule) => limiter.algorithms.push(rule.into()),
                 None => self.note(
                     section.place,
                     &section.path,
@@ -147,7 +147,7 @@ impl ConfigReader {
                     self.note(node.place, &section.path, reason);
                 }
                 Ok(algorithm) => {
-                    limiter.algorithms.push(algorithm);
+                    limiter.algorithms.push(algorithm.into());
                     limiter.rates.push(rate);
                 }
                 Err((key, reason)) => {

@@ -96,7 +96,7 @@ impl Rule {
         match *self {
             Self::TokenBucket { burst } => {
                 let permits = burst.unwrap_or(count);
-                TokenBucket::new(count, period, permits).map(Algorithm::TokenBucket).ok_or_else(|| {
+                TokenBucket::new(count, period, permits).map(Algorithm::from).ok_or_else(|| {
                     let reason = format!(
                         "a bucket of {permits} takes more than 70 years to fill at {rate}; lower `burst`"
                     );
@@ -104,19 +104,19 @@ impl Rule {
                 })
             }
             Self::SlidingWindow { margin } => SlidingWindow::new(count, period, margin)
-                .map(Algorithm::SlidingWindow)
+                .map(Algorithm::from)
                 .ok_or_else(|| inexact("rate", "sliding_window")),
             Self::FixedWindow => FixedWindow::new(count, period)
-                .map(Algorithm::FixedWindow)
+                .map(Algorithm::from)
                 .ok_or_else(|| inexact("rate", "fixed_window")),
             Self::LeakyBucket { margin, capacity } => {
                 LeakyBucket::new(count, period, margin, capacity)
-                    .map(Algorithm::LeakyBucket)
+                    .map(Algorithm::from)
                     .ok_or_else(|| inexact("capacity", "leaky_bucket"))
             }
             Self::WarmUp { warm_up, cold_factor } => {
                 WarmUp::new(count, period, warm_up, cold_factor)
-                    .map(Algorithm::WarmUp)
+                    .map(Algorithm::from)
                     .ok_or_else(|| inexact("warm_up", "warm_up"))
             }
             Self::Concurrency { .. } => Err(("rate", "has no rate".into())),

@@ -1,7 +1,7 @@
 //! Reads `fair` of a limiter and `priority` of a route, and finds the limiters whose requests take turns.
 
 use crate::{
-    algorithm::{Algorithm, fair::Priority},
+    algorithm::{Rule, fair::Priority},
     config::{
         fair::{FairSharing, MAX_WEIGHTS, PRIORITIES, PriorityRule},
         keys::FAIR,
@@ -97,7 +97,7 @@ pub(super) fn find_turns(limiters: &mut [LimiterConfig], routes: &[Route]) {
         let has_order = limiter.fair.is_some() || ranked.contains(&i);
         limiter.has_turns = has_order && limiter.mode == Mode::Enforce;
         for algorithm in &mut limiter.algorithms {
-            if let Algorithm::Concurrency(rule) = algorithm {
+            if let Rule::Permits(rule) = algorithm {
                 *rule = rule.with_turns(limiter.has_turns);
             }
         }

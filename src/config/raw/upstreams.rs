@@ -1,7 +1,7 @@
 //! Reads `upstream` and `upstreams`, and the limiters that upstreams and routes name.
 
 use crate::{
-    algorithm::Algorithm,
+    algorithm::Rule,
     config::{
         keys::{CHARGE, HEALTH, RESERVED_COST, UPSTREAM},
         limiter::{Charge, LimiterConfig},
@@ -321,7 +321,7 @@ fn plain(name: &str) -> Upstream {
 
 /// Returns the reason why a limiter can never grant a cost.
 fn never(cost: &Cost, limiter: &LimiterConfig) -> Option<String> {
-    if let [Algorithm::Concurrency(_)] = &*limiter.algorithms {
+    if let [Rule::Permits(_)] = &*limiter.algorithms {
         let reason = "a concurrency limiter counts requests, each as one; leave the cost out";
         return (*cost != Cost::ONE).then(|| reason.into());
     }

@@ -3,7 +3,7 @@
 use super::{mistakes, parse, schema::verdicts};
 use crate::{
     algorithm::{
-        Algorithm,
+        Rule,
         auto_margin::AutoMargin,
         auto_rate::{AutoRate, nanohertz},
     },
@@ -63,7 +63,7 @@ fn what_stands_in_the_keys_reaches_the_rules() {
     );
     assert_eq!(margin("{ algorithm: sliding_window, rate: 5/s }"), 0);
     let held = limiter("{ algorithm: concurrency, max: 4 }");
-    let [Algorithm::Concurrency(rule)] = &*held.algorithms else { panic!("not concurrency") };
+    let [Rule::Permits(rule)] = &*held.algorithms else { panic!("not concurrency") };
     assert_eq!((rule.max(), rule.lease()), (4, 60_000_000));
     let limiter = limiter("{ rate: 5/s, key: '{header.x-shop}', scope: instance, mode: off }");
     assert_eq!((limiter.scope, limiter.mode), (Scope::Instance, Mode::Off));

@@ -2,7 +2,7 @@
 
 use super::{limiters::with, mistakes, parse, schema::verdicts};
 use crate::{
-    algorithm::{Algorithm, fair::Priority},
+    algorithm::{Rule, fair::Priority},
     config::{Config, PriorityRule},
 };
 use rstest::rstest;
@@ -204,9 +204,7 @@ fn permits_are_handed_over_in_turns(
          routes: [{{ suffix: /a, limiters: [a], {route} }}]\n"
     ))
     .expect("a config");
-    let [Algorithm::Concurrency(rule)] = &*config.limiters[0].algorithms else {
-        panic!("no concurrency")
-    };
+    let [Rule::Permits(rule)] = &*config.limiters[0].algorithms else { panic!("no concurrency") };
     assert_eq!(rule.takes_turns(), expected);
 }
 

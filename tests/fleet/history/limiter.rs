@@ -3,13 +3,15 @@
 use super::{MS, Micros, SECOND, choice};
 use fastrand::Rng;
 use paceway::{
-    algorithm::{Algorithm, Concurrency, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket},
+    algorithm::{
+        Algorithm, Concurrency, FixedWindow, LeakyBucket, Rule, SlidingWindow, TokenBucket,
+    },
     store::OnFailure,
 };
 
 #[derive(Debug, Clone)]
 pub(crate) struct Limiter {
-    pub(crate) rule: Algorithm,
+    pub(crate) rule: Rule,
     pub(crate) count: i64,
     pub(crate) period: Micros,
     pub(crate) on_failure: OnFailure,
@@ -23,13 +25,11 @@ impl Limiter {
         let count = rng.i64(4..=12) * period / (250 * MS);
         let margin = *choice(rng, &[0, 0, 20]) * MS;
         let rule = match rng.u8(0..10) {
-            0..3 => TokenBucket::new(count, period, rng.i64(4..=count.max(4)))
-                .map(Algorithm::TokenBucket),
-            3..5 => SlidingWindow::new(count, period, margin).map(Algorithm::SlidingWindow),
-            5..7 => FixedWindow::new(count, period).map(Algorithm::FixedWindow),
-            7..8 => LeakyBucket::new(count, period, margin, None).map(Algorithm::LeakyBucket),
-            _ => Concurrency::new(rng.i64(2..=8), rng.i64(2..=4) * SECOND)
-                .map(Algorithm::Concurrency),
+            0..3 => TokenBucket::new(count, period, rng.i64(4..=count.max(4))).map(Rule::from),
+            3..5 => SlidingWindow::new(count, period, margin).map(Rule::from),
+            5..7 => FixedWindow::new(count, period).map(Rule::from),
+            7..8 => LeakyBucket::new(count, period, margin, None).map(Rule::from),
+            _ => Concurrency::new(rng.i64(2..=8), rng.i64(2..=4) * SECOND).map(Rule::from),
         };
         let on_failure = match rng.u8(0..6) {
             0 => OnFailure::Reject,
@@ -48,9 +48,9 @@ impl Limiter {
     /// A limiter that grants `count` permits at once, and then none for long.
     pub(super) fn at_once(count: i64, period: Micros, rng: &mut Rng) -> Self {
         let rule = match rng.u8(0..3) {
-            0 => TokenBucket::new(count, period, count).map(Algorithm::TokenBucket),
-            1 => SlidingWindow::new(count, period, 0).map(Algorithm::SlidingWindow),
-            _ => FixedWindow::new(count, period).map(Algorithm::FixedWindow),
+            0 => TokenBucket::new(count, period, count).map(Rule::from),
+            1 => SlidingWindow::new(count, period, 0).map(Rule::from),
+            _ => FixedWindow::new(count, period).map(Rule::from),
         };
         let rule = rule.expect("within the bounds of every rule");
         Self { rule, count, period, on_failure: OnFailure::Share { period } }
@@ -58,18 +58,18 @@ impl Limiter {
 
     /// Makes a token bucket six times as fast, with a burst that one call can ask for.
     pub(super) fn quicken(&mut self) {
-        if let Algorithm::TokenBucket(_) = self.rule {
+        if let Rule::Rate(Algorithm::TokenBucket(_)) = self.rule {
             self.count *= 6;
             let rule = TokenBucket::new(self.count, self.period, self.count.min(100));
-            self.rule = rule.map_or(self.rule, Algorithm::TokenBucket);
+            self.rule = rule.map_or(self.rule, Rule::from);
         }
     }
 
     /// The time between two grants of a saturated limiter, when each call takes `hold`.
     pub(crate) fn spacing(&self, hold: Micros) -> Micros {
         match self.rule {
-            Algorithm::Concurrency(rule) => hold.max(MS) / rule.max(),
-            Algorithm::LeakyBucket(_) => self.period / self.count + self.rule.margin(),
+            Rule::Permits(rule) => hold.max(MS) / rule.max(),
+            Rule::Rate(Algorithm::LeakyBucket(_)) => self.period / self.count + self.rule.margin(),
             _ => (self.period + self.rule.margin()) / self.count,
         }
     }

@@ -1,7 +1,7 @@
 //! A step of a random sequence, and how it is drawn.
 
 use paceway::{
-    algorithm::{Algorithm, gate::MAX_PAUSE},
+    algorithm::{Rule, gate::MAX_PAUSE},
     store::Pause,
 };
 use proptest::prelude::*;
@@ -39,7 +39,7 @@ pub(super) enum What {
     /// A request that waits for a place asks again.
     AskAgain(usize),
     /// The limiter of a key gets another rule, as after an edit of the configuration.
-    Change(usize, Algorithm),
+    Change(usize, Rule),
     /// The store loses what it knows: the states themselves, or only that they are all.
     Lose {
         states: bool,
@@ -53,7 +53,7 @@ fn pause() -> impl Strategy<Value = Pause> {
 }
 
 /// A step of a sequence whose limiters get such rules.
-pub(super) fn step(rule: BoxedStrategy<Algorithm>) -> impl Strategy<Value = Step> {
+pub(super) fn step(rule: BoxedStrategy<Rule>) -> impl Strategy<Value = Step> {
     let spans = || prop_oneof![Just(0), 0..1_000i64, 0..2_000_000i64, 0..90_000_000_000i64];
     let budgets = prop_oneof![Just(0), 0..5_000_000i64, 0..90_000_000_000i64];
     let more = || prop_oneof![Just(0), 0..500_000i64];

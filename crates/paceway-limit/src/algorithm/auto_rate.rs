@@ -8,7 +8,7 @@
 //! passes the refused one in small steps at first, as CUBIC does (RFC 9438, section 4.1).
 //! `examples/simulate` compares it with fixed rates; `docs/limiting.md` has the figures.
 
-use super::{Algorithm, FixedWindow, LeakyBucket, Micros, SlidingWindow, TokenBucket};
+use super::Micros;
 use std::time::Duration;
 
 /// A rate as the number of permits in 10^9 s: one permit a day is 11,574 of them.
@@ -122,6 +122,19 @@ enum Phase {
 pub fn nanohertz(count: i64, period: Micros) -> Nanohertz {
     let rate = i128::from(count) * 1_000_000_000_000_000 / i128::from(period.max(1));
     i64::try_from(rate).unwrap_or(MAX_RATE)
+}
+
+/// The time in which `count` permits flow in at a rate, µs, rounded up, so that the rule is never faster; `None` beyond exact
+/// integers.
+pub(super) fn span_of(count: i64, rate: Nanohertz) -> Option<Micros> {
+    let rate = i128::from(rate.clamp(MIN_RATE, MAX_RATE));
+    i64::try_from((i128::from(count) * 1_000_000_000_000_000 + rate - 1) / rate).ok()
+}
+
+/// How many permits flow in during `span` µs at a rate, rounded down; `None` beyond exact integers.
+pub(super) fn permits_in(span: Micros, rate: Nanohertz) -> Option<i64> {
+    let rate = i128::from(rate.clamp(MIN_RATE, MAX_RATE));
+    i64::try_from(rate * i128::from(span) / 1_000_000_000_000_000).ok()
 }
 
 // === impl AutoRate ===
@@ -278,74 +291,6 @@ impl LearnedRate {
             _ if rate == target => Phase::Knee,
             _ if rate <= refused + refused / 50 => Phase::Near,
             _ => Phase::Above,
-        }
-    }
-}
-
-// === impl Algorithm ===
-
-impl Algorithm {
-    /// The rate of the rule in permits in 10^9 s, without its margin; 0 for a rule without a rate.
-    pub fn rate(&self) -> Nanohertz {
-        let (count, period) = match self {
-            Self::TokenBucket(rule) => (rule.den, rule.per),
-            Self::LeakyBucket(rule) => rule.count_and_period(),
-            Self::SlidingWindow(rule) => (rule.capacity(), rule.span() - rule.margin()),
-            Self::FixedWindow(rule) => (rule.capacity(), rule.period()),
-            Self::WarmUp(_) | Self::Concurrency(_) => return 0,
-        };
-        nanohertz(count, period)
-    }
-
-    /// The same rule at another rate, for requests of `cost` permits at most. The burst and the margin stay. A sliding window
-    /// also keeps its period as far as whole permits allow: the upstream's window has a fixed length, too, and calls that
-    /// come in clusters may not be as many as before in a longer time. `None` for the algorithms that have no automatic rate,
-    /// and for a rate that is beyond the arithmetic of the rule.
-    pub fn at_rate(&self, rate: Nanohertz, cost: i64) -> Option<Self> {
-        let rate = i128::from(rate.clamp(MIN_RATE, MAX_RATE));
-        // Rounded up, so that the rule is never faster.
-        let span = |count: i64| {
-            let span = (i128::from(count) * 1_000_000_000_000_000 + rate - 1) / rate;
-            i64::try_from(span).ok()
-        };
-        match self {
-            Self::TokenBucket(rule) => {
-                // An interval of less than a ms is too coarse in whole µs.
-                let count = if rate > i128::from(1_000 * PER_SECOND) { 1_000 } else { 1 };
-                TokenBucket::new(count, span(count)?, rule.capacity()).map(Self::TokenBucket)
-            }
-            Self::LeakyBucket(rule) => {
-                let count = rule.capacity();
-                LeakyBucket::new(count, span(count)?, rule.margin(), rule.queue())
-                    .map(Self::LeakyBucket)
-            }
-            Self::SlidingWindow(rule) => {
-                let period = i128::from(rule.span() - rule.margin());
-                let count = i64::try_from(rate * period / 1_000_000_000_000_000).ok()?;
-                let count = count.max(cost.min(rule.capacity())).max(1);
-                SlidingWindow::new(count, span(count)?, rule.margin()).map(Self::SlidingWindow)
-            }
-            Self::FixedWindow(_) | Self::WarmUp(_) | Self::Concurrency(_) => None,
-        }
-    }
-
-    /// The same rule with `count` permits in each `period` µs in place of its own rate. The margin, the queue and the warm-up
-    /// stay, and so does a burst that is not above `count`. `None` for a rule without a rate, and for a rate that is beyond
-    /// the arithmetic of the rule.
-    pub fn with_rate(&self, count: i64, period: Micros) -> Option<Self> {
-        match self {
-            Self::TokenBucket(rule) => {
-                TokenBucket::new(count, period, rule.capacity().min(count)).map(Self::TokenBucket)
-            }
-            Self::LeakyBucket(rule) => {
-                LeakyBucket::new(count, period, rule.margin(), rule.queue()).map(Self::LeakyBucket)
-            }
-            Self::SlidingWindow(rule) => {
-                SlidingWindow::new(count, period, rule.margin()).map(Self::SlidingWindow)
-            }
-            Self::FixedWindow(_) => FixedWindow::new(count, period).map(Self::FixedWindow),
-            Self::WarmUp(rule) => rule.with_rate(count, period).map(Self::WarmUp),
-            Self::Concurrency(_) => None,
         }
     }
 }

@@ -92,11 +92,6 @@ impl Concurrency {
         exact.then_some(Self { max, lease, takes_turns: false })
     }
 
-    /// The greatest cost of a request: each request holds exactly one permit.
-    pub fn capacity(&self) -> i64 {
-        1
-    }
-
     /// How many permits may be held at once.
     pub fn max(&self) -> i64 {
         self.max
@@ -121,18 +116,6 @@ impl Concurrency {
     /// The same rule with `max` permits instead. A rule with 0 permits admits no further holder.
     pub fn with_max(&self, max: i64) -> Self {
         Self { max: max.clamp(0, self.max), ..*self }
-    }
-
-    /// One gateway's share of the rule, see [`Algorithm::share`](super::Algorithm::share).
-    pub(super) fn share(&self, gateways: i64) -> Self {
-        // The tenants of one gateway are not those of all.
-        Self { max: (self.max / gateways).max(1), takes_turns: false, ..*self }
-    }
-
-    /// The arguments of the rule for the script, in the order in which `rule` of `concurrency.lua` reads
-    /// them.
-    pub fn args(&self) -> [i64; 2] {
-        [self.max, self.lease]
     }
 }
 
@@ -317,7 +300,7 @@ impl Open {
     }
 
     /// Returns the permit, or leaves the queue; false when the request was in neither any more.
-    pub fn refund(&mut self, grant: Grant, _cost: i64) -> bool {
+    pub fn refund(&mut self, grant: Grant) -> bool {
         let ticket = Ticket::of(grant);
         if let Some(expiry) = self.state.holders.remove(&ticket.id()) {
             self.state.expiries.remove(&(expiry, ticket.id()));
@@ -340,16 +323,6 @@ impl Open {
         let held = !mem::take(&mut self.state.holders).is_empty() || paused;
         self.hand_over();
         held
-    }
-
-    /// The first instant from `from` on at which a permit may be free, as far as that can be known.
-    pub fn earliest(&self, from: Micros, _cost: i64) -> (Micros, i64) {
-        (from.max(self.next()), 0)
-    }
-
-    /// Takes nothing: a permit is held for a request with [`Self::hold_for`].
-    pub fn take(&mut self, _start: i64, _cost: i64) -> Grant {
-        Grant::default()
     }
 
     /// Returns the state to its store when no permit was taken; the expired holders stay removed.

@@ -15,7 +15,10 @@
 //! When the clock is set back, windows that were past stay past: instants before the windows of the greatest
 //! `now` that wrote the state are never granted.
 
-use super::{DataLoss, Grant, Level, Micros};
+use super::{
+    Algorithm, DataLoss, Grant, Level, MAX_BUDGET, Micros, OpenRate, RateFacts, RateRule, Returns,
+    auto_rate::{Nanohertz, nanohertz},
+};
 use section::Section;
 use smallvec::{SmallVec, smallvec};
 
@@ -36,11 +39,11 @@ const MAX_PERIOD: Micros = 366 * 86_400 * 1_000_000;
 /// The rule of a fixed window: at most `count` permits in each window of `period` µs.
 ///
 /// ```
-/// use paceway_limit::algorithm::FixedWindow;
+/// use paceway_limit::algorithm::{FixedWindow, RateRule};
 ///
 /// // 1000 permits in each hour of the store's clock.
 /// let rule = FixedWindow::new(1000, 3_600_000_000).expect("a legal rule");
-/// assert_eq!(rule.capacity(), 1000);
+/// assert_eq!(rule.facts().capacity, 1000);
 /// // Periods from 1 ms to 366 days are legal.
 /// assert!(FixedWindow::new(1000, 10).is_none());
 /// ```
@@ -88,39 +91,62 @@ impl FixedWindow {
         let fits = (1..=MAX_COUNT).contains(&count) && (MIN_PERIOD..=MAX_PERIOD).contains(&period);
         fits.then_some(Self { count, period })
     }
+}
 
-    /// The permits of an empty window; a request with a greater cost is never granted.
-    pub fn capacity(&self) -> i64 {
-        self.count
+// === impl RateRule for FixedWindow ===
+
+impl RateRule for FixedWindow {
+    fn facts(&self) -> RateFacts {
+        RateFacts {
+            name: "fixed_window",
+            letter: b'F',
+            capacity: self.count,
+            burst: None,
+            pace: [self.period, self.count],
+            margin: 0,
+            longest_wait: MAX_BUDGET,
+            returns: Returns::AtWindowEnd(self.period),
+            debt: |_| 0,
+            endless: (*self).into(),
+            // `count` is not part of the state, so a window may have more permits than the rule allows, and is full then.
+            spent: Self { count: MAX_COUNT, ..*self }.into(),
+            gate_field: Some(|grant| &mut grant.ticks),
+        }
     }
 
-    /// The state after a loss of data: each window in which a permit can have been promised before `loss` is
-    /// full.
-    pub(super) fn used_up(&self, loss: DataLoss, now: Micros) -> State {
+    fn numbers(&self) -> SmallVec<[i64; 6]> {
+        SmallVec::from_slice(&[self.count, self.period])
+    }
+
+    fn rate(&self) -> Nanohertz {
+        nanohertz(self.count, self.period)
+    }
+
+    fn with_rate(&self, count: i64, period: Micros, _margin: Micros) -> Option<Algorithm> {
+        Self::new(count, period).map(Into::into)
+    }
+
+    fn at_rate(&self, _rate: Nanohertz, _cost: i64) -> Option<Algorithm> {
+        None
+    }
+
+    fn share(&self, gateways: i64, _period: Micros, cost: i64) -> Algorithm {
+        Self { count: (self.count / gateways).max(cost).min(self.count), ..*self }.into()
+    }
+
+    fn unused_of(&self, grant: Grant, _cost: i64, _used: i64) -> Grant {
+        // Each of the permits is at the instant of the grant.
+        grant
+    }
+
+    /// Each window in which a permit can have been promised before `loss` is full.
+    fn used_up(&self, loss: DataLoss, now: Micros) -> super::State {
         let own = Section::full(self.period, now, self.count, [loss.at, loss.until()]);
-        State { born: now, clock: now, sections: smallvec![own] }
+        super::State::FixedWindow(State { born: now, clock: now, sections: smallvec![own] })
     }
 
-    /// The length of a window, µs.
-    pub(super) fn period(&self) -> Micros {
-        self.period
-    }
-
-    /// One gateway's share of the rule, see [`Algorithm::share`](super::Algorithm::share).
-    pub(super) fn share(&self, gateways: i64, cost: i64) -> Self {
-        Self { count: (self.count / gateways).max(cost).min(self.count), ..*self }
-    }
-
-    /// The same windows without a limit, see [`Algorithm::spent`](super::Algorithm::spent). `count` is not
-    /// part of the state, so a window may have more permits than the rule allows, and is full then.
-    pub(super) fn spent(&self) -> Self {
-        Self { count: MAX_COUNT, ..*self }
-    }
-
-    /// The arguments of the rule for the script, in the order in which `rule` of `fixed_window.lua` reads
-    /// them.
-    pub fn args(&self) -> [i64; 2] {
-        [self.count, self.period]
+    fn longest_debt(&self, wait: Micros, _greatest_cost: i64) -> Micros {
+        wait
     }
 }
 
@@ -166,9 +192,35 @@ impl Open {
         Self { rule, now, clock, floor, born: state.born, own, others }
     }
 
-    /// The first instant from `from` on (µs from now) whose window has room for `cost` permits, and the same
-    /// instant since the epoch.
-    pub fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
+    /// The time until the state equals an absent one, µs.
+    fn reset_after(&self) -> Micros {
+        let end = self.others.iter().map(Section::end).fold(self.own.end(), Micros::max);
+        (end - self.now).max(0)
+    }
+
+    /// Notes a grant or a refund under this rule, and drops the sections that were unused for a long time.
+    fn used(&mut self) {
+        self.own.asked = self.clock;
+        // A charge by [`RateFacts::spent`] is no rule: the last rule still decides what other periods may
+        // allow in these windows.
+        if self.rule.count < MAX_COUNT {
+            self.own.limit = self.rule.count;
+        }
+        self.others.retain(|section| self.clock - section.asked <= section.period + UNUSED);
+        self.others.truncate(MAX_SECTIONS - 1);
+    }
+}
+
+// === impl OpenRate for Open ===
+
+impl OpenRate for Open {
+    type State = State;
+
+    fn facts(&self) -> RateFacts {
+        self.rule.facts()
+    }
+
+    fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
         let mut at = (self.now + from).max(self.floor);
         let most = self.rule.count - cost;
         loop {
@@ -183,9 +235,8 @@ impl Open {
         }
     }
 
-    /// Takes the permits at the instant that [`Self::earliest`] found. `aux` of the grant is the instant at
-    /// which it was made.
-    pub fn take(&mut self, start: i64, cost: i64) -> Grant {
+    /// `aux` of the grant is the instant at which it was made.
+    fn take(&mut self, start: i64, cost: i64) -> Grant {
         self.used();
         for section in [&mut self.own].into_iter().chain(&mut self.others) {
             section.add(section.window(start), cost);
@@ -194,9 +245,8 @@ impl Open {
         Grant { whole: start, ticks: 0, born: self.born, aux: self.clock }
     }
 
-    /// Returns the permits of an unused grant until its window ends; false when the state has nothing (left)
-    /// of this grant.
-    pub fn refund(&mut self, grant: Grant, cost: i64) -> bool {
+    /// A grant can be refunded until its window ends.
+    fn refund(&mut self, grant: Grant, cost: i64) -> bool {
         let (clock, period) = (self.clock, self.rule.period);
         if grant.born != self.born || !self.own.holds(&grant, period, cost, clock) {
             return false;
@@ -214,8 +264,13 @@ impl Open {
         true
     }
 
-    /// How full the present window is, under its own rule and under those of the other periods.
-    pub fn level(&self) -> Level {
+    fn promise(&mut self, _at: Micros, _start: i64) {}
+
+    fn promised_after(&self, _instant: Micros) -> i64 {
+        0
+    }
+
+    fn level(&self) -> Level {
         let (next, _) = self.earliest(0, 1);
         let mut room = self.rule.count - self.own.count(self.own.window(self.now));
         for other in &self.others {
@@ -226,9 +281,7 @@ impl Open {
         Level { remaining, next, reset_after: self.reset_after(), paused: 0 }
     }
 
-    /// The state to keep and how long it matters, µs; `None` when all windows are past, which equals an
-    /// absent state.
-    pub fn close(self) -> Option<(State, Micros)> {
+    fn close(self) -> Option<(State, Micros)> {
         let reset_after = self.reset_after();
         if reset_after <= 0 {
             return None;
@@ -240,23 +293,7 @@ impl Open {
         Some((State { born: self.born, clock: self.clock, sections }, reset_after))
     }
 
-    /// The time until the state equals an absent one, µs.
-    fn reset_after(&self) -> Micros {
-        let end = self.others.iter().map(Section::end).fold(self.own.end(), Micros::max);
-        (end - self.now).max(0)
-    }
-
-    /// Notes a grant or a refund under this rule, and drops the sections that were unused for a long time.
-    fn used(&mut self) {
-        self.own.asked = self.clock;
-        // A charge by [`FixedWindow::spent`] is no rule: the last rule still decides what other periods may
-        // allow in these windows.
-        if self.rule.count < MAX_COUNT {
-            self.own.limit = self.rule.count;
-        }
-        self.others.retain(|section| self.clock - section.asked <= section.period + UNUSED);
-        self.others.truncate(MAX_SECTIONS - 1);
-    }
+    fn put_back(self, _state: &mut State) {}
 }
 
 mod section;

@@ -15,7 +15,7 @@
 //! A leaky bucket and a warm-up grant one permit at a time by themselves, so their gate ends with the pause.
 //! The pause of a [`Concurrency`](super::Concurrency) is part of its state.
 
-use super::{Algorithm, EXACT, Grant, Level, MAX_BUDGET, Micros, Open, OpenState};
+use super::{Algorithm, EXACT, Grant, Level, MAX_BUDGET, Micros, Open, OpenRate};
 
 /// The longest pause, µs: 366 days. It keeps instants exact.
 pub const MAX_PAUSE: Micros = 366 * 86_400 * 1_000_000;
@@ -87,14 +87,10 @@ impl Gate {
 
 impl Ramp {
     fn of(rule: &Algorithm) -> Self {
-        let [period, count, most] = match rule {
-            Algorithm::TokenBucket(rule) => rule.args(),
-            Algorithm::SlidingWindow(rule) => [rule.span(), rule.capacity(), rule.capacity()],
-            Algorithm::FixedWindow(rule) => [rule.period(), rule.capacity(), rule.capacity()],
-            // They keep the distance between permits themselves.
-            Algorithm::LeakyBucket(_) | Algorithm::WarmUp(_) | Algorithm::Concurrency(_) => {
-                [0, 1, 1]
-            }
+        let facts = rule.facts();
+        let ([period, count], most) = match facts.spaces_permits() {
+            true => ([0, 1], 1),
+            false => (facts.pace, facts.capacity),
         };
         Self { period, count, most }
     }
@@ -152,21 +148,21 @@ impl OpenGate {
         self.gate.until + self.ramp.span(self.gate.spent, cost - 1) - self.now
     }
 
-    /// The same as [`Open::earliest`] for a limiter with this gate.
-    pub fn earliest<O: OpenState>(&self, open: &O, from: Micros, cost: i64) -> (Micros, i64) {
+    /// The same as [`OpenRate::earliest`] for a limiter with this gate.
+    pub fn earliest<O: OpenRate>(&self, open: &O, from: Micros, cost: i64) -> (Micros, i64) {
         let at = self.at(cost).max(from);
         // Later than the longest budget only the time of the refusal is computed.
         let (earliest, start) = open.earliest(at.min(MAX_BUDGET), cost);
         (earliest.max(at), start)
     }
 
-    /// The same as [`Open::take`] for a limiter with this gate. The grant names the gate.
-    pub fn take<O: OpenState>(&mut self, open: &mut O, start: i64, cost: i64) -> Grant {
+    /// The same as [`OpenRate::take`] for a limiter with this gate. The grant names the gate.
+    pub fn take<O: OpenRate>(&mut self, open: &mut O, start: i64, cost: i64) -> Grant {
         let mut grant = open.take(start, cost);
         let spent = self.gate.spent as f64 + self.ramp.time(cost);
         self.gate.spent = (spent as i64).min(EXACT - 1);
-        if let Some(name) = open.gate_field(&mut grant) {
-            *name = self.gate.until;
+        if let Some(field) = open.facts().gate_field {
+            *field(&mut grant) = self.gate.until;
         }
         grant
     }
@@ -175,7 +171,8 @@ impl OpenGate {
     /// that leaves after a pause would slow the limiter for as long as it is busy. The state of the limiter
     /// may have no use for them, because it was full again meanwhile; the gate has.
     pub fn refund(&mut self, open: &Open, mut grant: Grant, cost: i64) {
-        if open.gate_field(&mut grant).is_some_and(|name| *name == self.gate.until) {
+        let field = open.facts().gate_field;
+        if field.is_some_and(|field| *field(&mut grant) == self.gate.until) {
             let spent = self.gate.spent as f64 - self.ramp.time(cost);
             let least = if self.gate.spent < 0 { FULL } else { 0 };
             self.gate.spent = spent.max(least as f64) as i64;
@@ -183,7 +180,7 @@ impl OpenGate {
     }
 
     /// How full a limiter with this gate is.
-    pub fn level<O: OpenState>(&self, open: &O) -> Level {
+    pub fn level<O: OpenRate>(&self, open: &O) -> Level {
         let Level { remaining, reset_after, .. } = open.level();
         Level {
             remaining: remaining.min(self.remaining()),

@@ -12,23 +12,27 @@
 pub use super::timeline::State;
 
 use super::{
-    DataLoss, Grant, Level, MAX_BUDGET, Micros, ceil_div,
+    Algorithm, DataLoss, Grant, Level, MAX_BUDGET, Micros, OpenRate, RateFacts, RateRule, Returns,
+    auto_rate::{Nanohertz, nanohertz, span_of},
+    ceil_div,
     timeline::{Pace, Timeline},
 };
+use smallvec::SmallVec;
 
 /// The rule of a leaky bucket: one permit every `per / den` µs, and a queue of bounded length.
 ///
 /// ```
-/// use paceway_limit::algorithm::LeakyBucket;
+/// use paceway_limit::algorithm::{LeakyBucket, RateRule};
 ///
 /// // A call every 200 ms and 10 ms more, for an upstream that measures spacing; 3 callers may wait.
 /// let rule = LeakyBucket::new(5, 1_000_000, 10_000, Some(3)).expect("a legal rule");
-/// assert_eq!(rule.longest_wait(), 3 * 210_000);
+/// assert_eq!(rule.facts().longest_wait, 3 * 210_000);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeakyBucket {
     pace: Pace,
     margin: Micros,
+    /// How long the queue may be, µs: the time in which its permits flow out.
     longest_wait: Micros,
     /// How many permits may wait; `None` if only their budgets bound that.
     queue: Option<i64>,
@@ -69,76 +73,68 @@ impl LeakyBucket {
             queue: capacity,
         })
     }
+}
 
-    /// How long its queue may be, µs: the time in which `capacity` permits flow out. [`MAX_BUDGET`] means
-    /// that the queue has no bound of its own.
-    pub fn longest_wait(&self) -> Micros {
-        self.longest_wait
+// === impl RateRule for LeakyBucket ===
+
+impl RateRule for LeakyBucket {
+    fn facts(&self) -> RateFacts {
+        let endless = Self { longest_wait: MAX_BUDGET, queue: None, ..*self }.into();
+        RateFacts {
+            name: "leaky_bucket",
+            letter: b'L',
+            capacity: self.pace.most,
+            burst: None,
+            pace: [self.pace.per, self.pace.den],
+            margin: self.margin,
+            longest_wait: self.longest_wait,
+            returns: Returns::OneByOne,
+            debt: |level| level.reset_after,
+            endless,
+            spent: endless,
+            gate_field: None,
+        }
     }
 
-    /// The count of the rate, and the period in which as many flow out, µs.
-    pub(super) fn count_and_period(&self) -> (i64, Micros) {
+    fn numbers(&self) -> SmallVec<[i64; 6]> {
+        SmallVec::from_slice(&[self.pace.per, self.pace.den, self.pace.most, self.longest_wait])
+    }
+
+    fn rate(&self) -> Nanohertz {
         let with_margin = ceil_div(self.pace.full(), self.pace.den);
-        (self.pace.most, with_margin - self.pace.most * self.margin)
+        nanohertz(self.pace.most, with_margin - self.pace.most * self.margin)
     }
 
-    /// How many permits may wait; `None` if only their budgets bound that.
-    pub fn queue(&self) -> Option<i64> {
-        self.queue
+    fn with_rate(&self, count: i64, period: Micros, margin: Micros) -> Option<Algorithm> {
+        Self::new(count, period, margin, self.queue).map(Into::into)
     }
 
-    /// The extra time between two permits, µs.
-    pub fn margin(&self) -> Micros {
-        self.margin
+    fn at_rate(&self, rate: Nanohertz, _cost: i64) -> Option<Algorithm> {
+        self.with_rate(self.pace.most, span_of(self.pace.most, rate)?, self.margin)
     }
 
-    /// The greatest cost of a request, in permits: the count of the rate.
-    pub fn capacity(&self) -> i64 {
-        self.pace.most
-    }
-
-    /// How far after its instant the interval of a grant of `cost` permits can end, µs.
-    pub(super) fn longest_debt(&self, cost: i64) -> Micros {
-        ceil_div(cost.min(self.pace.most) * self.pace.per, self.pace.den)
-    }
-
-    /// How many ticks a permit owns, and how many a µs has.
-    pub(super) fn pace(&self) -> (i64, i64) {
-        (self.pace.per, self.pace.den)
-    }
-
-    /// The state that the bucket assumes after a loss of data: no permit flows out before the end of the
-    /// horizon.
-    pub(super) fn used_up(&self, loss: DataLoss, now: Micros) -> State {
-        State::used_up(self.pace, loss, now)
-    }
-
-    /// One gateway's share of the rule, see [`Algorithm::share`](super::Algorithm::share). The margin stays
-    /// the same, and so does the time that the queue may take.
-    pub(super) fn share(&self, gateways: i64, period: Micros) -> Self {
+    /// The margin stays the same, and so does the time that the queue may take.
+    fn share(&self, gateways: i64, period: Micros, _cost: i64) -> Algorithm {
         let Pace { per, den, most } = self.pace;
         let margin = i128::from(self.margin) * i128::from(den);
         let slower = (i128::from(per) - margin) * i128::from(gateways);
         let slower = slower.min(i128::from(period) * i128::from(den)) + margin;
         let pace = i64::try_from(slower).ok().and_then(|per| Pace::new(den, per, most, 0));
-        let pace = pace.or_else(|| Pace::new(1, period.checked_add(self.margin)?, most, 0));
-        Self { pace: pace.unwrap_or(self.pace), ..*self }
+        let one = || Pace::new(1, period.checked_add(self.margin)?, most, 0);
+        Self { pace: pace.or_else(one).unwrap_or(self.pace), ..*self }.into()
     }
 
-    /// The same rule with a queue of any length, for permits that are already spent.
-    pub(super) fn endless(&self) -> Self {
-        Self { longest_wait: MAX_BUDGET, queue: None, ..*self }
+    fn unused_of(&self, grant: Grant, _cost: i64, used: i64) -> Grant {
+        grant.after(used * self.pace.per, self.pace.den)
     }
 
-    /// How many permits flow out during `span` µs, rounded up.
-    pub(super) fn permits(&self, span: Micros) -> i64 {
-        self.pace.permits(span)
+    fn used_up(&self, loss: DataLoss, now: Micros) -> super::State {
+        super::State::LeakyBucket(State::used_up(self.pace, loss, now))
     }
 
-    /// The arguments of the rule for the script, in the order in which `rule` of `leaky_bucket.lua` reads
-    /// them.
-    pub fn args(&self) -> [i64; 4] {
-        [self.pace.per, self.pace.den, self.pace.most, self.longest_wait]
+    fn longest_debt(&self, wait: Micros, greatest_cost: i64) -> Micros {
+        let cost = greatest_cost.min(self.pace.most);
+        wait.min(self.longest_wait) + ceil_div(cost * self.pace.per, self.pace.den)
     }
 }
 
@@ -149,42 +145,49 @@ impl Open {
     pub fn new(state: Option<&mut State>, now: Micros, rule: LeakyBucket) -> Self {
         Self { rule, line: Timeline::new(state, now, rule.pace, |_| 1) }
     }
+}
 
-    /// The first instant from `from` on (µs from now) at which `cost` permits may be granted, and the start
-    /// of their interval.
-    pub fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
+// === impl OpenRate for Open ===
+
+impl OpenRate for Open {
+    type State = State;
+
+    fn facts(&self) -> RateFacts {
+        self.rule.facts()
+    }
+
+    fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
         let pace = self.rule.pace;
         let start = self.line.free(from, cost * pace.per);
         (ceil_div(start, pace.den).max(from), start)
     }
 
-    /// Takes the interval that [`Self::earliest`] found, and returns the grant for a later refund.
-    pub fn take(&mut self, start: i64, cost: i64) -> Grant {
+    fn take(&mut self, start: i64, cost: i64) -> Grant {
         self.line.take(start, cost)
     }
 
-    /// Returns the interval of an unused grant; false when the state has nothing (left) of this grant.
-    pub fn refund(&mut self, grant: Grant, cost: i64) -> bool {
+    fn refund(&mut self, grant: Grant, cost: i64) -> bool {
         self.line.refund(grant, cost)
     }
 
-    /// How full the bucket is: one permit can be taken now, or none.
-    pub fn level(&self) -> Level {
+    fn promise(&mut self, _at: Micros, _start: i64) {}
+
+    fn promised_after(&self, _instant: Micros) -> i64 {
+        0
+    }
+
+    /// One permit can be taken now, or none.
+    fn level(&self) -> Level {
         let next = self.earliest(0, 1).0;
         let reset_after = self.line.reset_after();
         Level { remaining: i64::from(next == 0), next, reset_after, paused: 0 }
     }
 
-    /// The state to keep and how long it matters, µs; `None` when the bucket is dry, which equals an absent
-    /// state.
-    pub fn close(self) -> Option<(State, Micros)> {
+    fn close(self) -> Option<(State, Micros)> {
         self.line.close()
     }
 
-    /// The [`LeakyBucket::longest_wait`] of the rule with which this state was opened, µs.
-    pub fn longest_wait(&self) -> Micros {
-        self.rule.longest_wait
-    }
+    fn put_back(self, _state: &mut State) {}
 }
 
 #[cfg(test)]

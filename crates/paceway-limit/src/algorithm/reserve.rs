@@ -1,17 +1,21 @@
 //! The loop over a request's limiters: all of them are charged at one common instant, or none is. Twin of
 //! `reserve.lua`.
 
+mod adjust;
+
 use super::{
-    Grant, Level, MAX_BUDGET, Micros, Open, OpenState,
+    Grant, Level, MAX_BUDGET, Micros, Open, OpenRate, OpenRule, OpenState,
     concurrency::{Queued, RETRY, Ticket},
     gate::OpenGate,
     token_bucket::BlockAsk,
 };
+use adjust::take_through;
+pub use adjust::{charge, lower};
 use smallvec::SmallVec;
 
 /// One limiter of a request, with its opened state and the permits that the request asks of it.
 #[derive(Debug)]
-pub struct Want<'a, O = Open> {
+pub struct Want<'a, O = OpenRule> {
     /// The opened state of the limiter, which a grant changes.
     pub open: &'a mut O,
     /// The permits that the request costs, from 1 to the limiter's capacity.
@@ -23,19 +27,20 @@ pub struct Want<'a, O = Open> {
     pub gate: Option<&'a mut OpenGate>,
 }
 
+/// A limiter of a rate, as it delays a request.
+struct AskedRate<'w, R> {
+    open: &'w R,
+    cost: i64,
+    /// The gate, if the limiter enforces it.
+    gate: Option<&'w OpenGate>,
+}
+
 /// A request that is granted a concurrency permit keeps it while it waits for rate permits, if that wait is
 /// at most this long, µs. The time is far below a [claim](super::concurrency::CLAIM). If the permit were
 /// returned at once, the request would ask for it again together with rate permits that others have reserved
 /// by then: with a window of 20/s, 12 concurrency permits and calls of 0.7 s, only 68 % of the allowed calls
 /// were made.
 const KEPT: Micros = 500_000;
-
-/// The most grants by which one step lowers a level. Only a limiter with more holes than that keeps permits
-/// above the level, until the next step.
-const LOWERINGS: usize = 64;
-
-/// The most instants at which one charge fills windows. The rest is charged as a whole.
-const CHARGES: usize = 16;
 
 /// The share of one limiter in the decision on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,10 +129,13 @@ pub fn decide_with_block(
     budget: Micros,
     ask: BlockAsk,
 ) -> (Reserved, Option<Micros>) {
-    if let (Open::TokenBucket(open), None, true) = (&mut *want.open, &want.gate, want.enforce)
+    if let OpenRule::Rate(Open::TokenBucket(open)) = &mut *want.open
+        && want.enforce
+        && want.gate.is_none()
         && let Some((grant, usable)) = open.take_block(want.cost, ask)
     {
-        let (level, parts) = (open.level(), Some(smallvec::smallvec![Part { at: 0, grant }]));
+        let (level, parts) =
+            (OpenRate::level(open), Some(smallvec::smallvec![Part { at: 0, grant }]));
         let (retry_after, bound_by, queued) = (0, 0, None);
         return (Reserved { at: 0, retry_after, bound_by, level, parts, queued }, Some(usable));
     }
@@ -137,15 +145,22 @@ pub fn decide_with_block(
 /// Binds a request that no limiter delayed to the rate limiter that has the fewest permits left; among equals
 /// to the first.
 fn tightest<O: OpenState>(wants: &[Want<'_, O>], reserved: &mut Reserved) {
-    if !wants[reserved.bound_by].is_permits() {
+    if wants[reserved.bound_by].enforced_rate().is_none() {
         return;
     }
-    for (i, want) in wants.iter().enumerate().filter(|(_, want)| want.is_permits()) {
-        let level = want.level();
+    for (i, rate) in enforced_rates(wants) {
+        let level = rate.level();
         if level.remaining < reserved.level.remaining {
             (reserved.bound_by, reserved.level) = (i, level);
         }
     }
+}
+
+/// The limiters that enforce a rate, with their indices.
+fn enforced_rates<'w, O: OpenState>(
+    wants: &'w [Want<'_, O>],
+) -> impl Iterator<Item = (usize, AskedRate<'w, O::Rate>)> {
+    wants.iter().enumerate().filter_map(|(i, want)| Some((i, want.enforced_rate()?)))
 }
 
 /// The first instant from `from` on at which all enforcing rate limiters can grant, and the limiter that made
@@ -157,21 +172,19 @@ fn common<O: OpenState>(
 ) -> (Micros, usize) {
     if let [want] = wants {
         // Most requests have one limiter, whose instant has to suit no other.
-        if !want.is_permits() {
-            return (from, 0);
-        }
-        let (earliest, start) = want.earliest(from.min(MAX_BUDGET));
+        let Some(rate) = want.enforced_rate() else { return (from, 0) };
+        let (earliest, start) = rate.earliest(from.min(MAX_BUDGET));
         starts[0] = start;
         return (earliest.max(from), 0);
     }
     let (mut at, mut bound_by) = (from, 0);
-    let enforcing = wants.iter().filter(|want| want.is_permits()).count();
+    let enforcing = enforced_rates(wants).count();
     loop {
         let mut later = false;
-        for (i, want) in wants.iter().enumerate().filter(|(_, want)| want.is_permits()) {
+        for (i, rate) in enforced_rates(wants) {
             // Later than the longest budget only the time of the refusal is computed; the clamp keeps it
             // exact.
-            let (earliest, start) = want.earliest(at.min(MAX_BUDGET));
+            let (earliest, start) = rate.earliest(at.min(MAX_BUDGET));
             starts[i] = start;
             if earliest > at {
                 (at, bound_by, later) = (earliest, i, true);
@@ -194,8 +207,8 @@ fn fitting_all_queues<O: OpenState>(
     let (mut retry_after, mut bound_by) = (from, None);
     loop {
         let before = retry_after;
-        for (i, want) in wants.iter().enumerate().filter(|(_, want)| want.is_permits()) {
-            let excess = want.excess(retry_after);
+        for (i, rate) in enforced_rates(wants) {
+            let excess = rate.excess(retry_after);
             if excess > 0 {
                 (retry_after, bound_by) = (retry_after + excess, Some(i));
             }
@@ -239,7 +252,7 @@ fn concurrent<O: OpenState>(
     for (_, open) in &mut leases {
         // A request that waits in the queue of a paused limiter keeps its place.
         if if open.is_paused() { open.holds(ticket) } else { open.is_free(ticket) } {
-            open.refund(ticket.grant(), 1);
+            open.refund(ticket.grant());
         }
     }
     match taken {
@@ -251,7 +264,7 @@ fn concurrent<O: OpenState>(
                 Some(queued) => Concurrent::Queued(*i, queued),
                 None if open.is_paused() => {
                     // It must not be notified when the pause ends: it is refused now.
-                    open.refund(ticket.grant(), 1);
+                    open.refund(ticket.grant());
                     let retry = if open.has_room() { 1 } else { RETRY };
                     Concurrent::Full(*i, open.paused().max(retry))
                 }
@@ -259,55 +272,6 @@ fn concurrent<O: OpenState>(
             }
         }
     }
-}
-
-/// Takes permits for now from an enforcing limiter until at most `most` are left of those that can be taken now.
-/// An upstream that says how many calls remain knows of those of other programs. It never raises a level, and
-/// a limiter that counts concurrency permits has none to take. Returns whether it took any.
-pub fn lower(want: &mut Want<'_>, most: i64) -> bool {
-    let mut lowered = false;
-    for _ in 0..LOWERINGS {
-        want.cost = want.level().remaining - most;
-        let mut found = None;
-        // Permits in several holes are not taken as one grant.
-        while found.is_none() && want.cost > 0 && want.is_permits() {
-            match want.earliest(0) {
-                (..=0, start) => found = Some(start),
-                _ => want.cost /= 2,
-            }
-        }
-        let Some(start) = found else { break };
-        match &mut want.gate {
-            Some(gate) => gate.take(want.open, start, want.cost),
-            None => want.open.take(start, want.cost),
-        };
-        lowered = true;
-    }
-    lowered
-}
-
-/// Charges permits that were used already, and returns how many of them the state does not take yet. A window gives what
-/// it has at the first instant with any: charged to the next one with room for all of them, they would leave this one open.
-/// On a line of time each permit is charged at the end, wherever the first one is.
-pub fn charge(open: &mut Open, permits: i64) -> i64 {
-    let is_window = matches!(open, Open::SlidingWindow(_) | Open::FixedWindow(_));
-    let mut left = permits;
-    for i in 0..=CHARGES {
-        let mut cost = left;
-        let (first, _) = open.earliest(0, if is_window && i < CHARGES { 1 } else { cost });
-        if left == 0 || first > MAX_BUDGET {
-            break;
-        }
-        let start = loop {
-            match open.earliest(0, cost) {
-                (at, start) if at <= first => break start,
-                _ => cost = (cost + 1) / 2,
-            }
-        };
-        open.take(start, cost);
-        left -= cost;
-    }
-    left
 }
 
 fn take<O: OpenState>(
@@ -331,8 +295,9 @@ fn take_one<O: OpenState>(
     budget: Micros,
     ticket: Option<Ticket>,
 ) -> Part {
-    let (enforce, cost) = (want.enforce, want.cost);
-    if let Some(open) = want.open.leases() {
+    let Want { open, cost, enforce, gate } = want;
+    let (enforce, cost) = (*enforce, *cost);
+    if let Some(open) = open.leases() {
         return match ticket {
             Some(_) if enforce && at > 0 => Part::NOT_YET,
             Some(ticket) if enforce || ticket.is_held() || open.is_free(ticket) => {
@@ -341,57 +306,68 @@ fn take_one<O: OpenState>(
             _ => Part::NOTHING,
         };
     }
+    let Some(open) = open.rate_mut() else { return Part::NOTHING };
     if enforce {
-        let grant = match &mut want.gate {
-            Some(gate) => gate.take(want.open, start, cost),
-            None => want.open.take(start, cost),
-        };
+        let grant = take_through(open, gate.as_deref_mut(), start, cost);
         if at > 0 {
-            want.open.promise(at, start);
+            open.promise(at, start);
         }
         return Part { at, grant };
     }
-    let (would, start) = want.open.earliest(0, cost);
-    match would > budget || want.excess(0) > 0 {
+    let asked = AskedRate { open, cost, gate: None };
+    let (would, start) = asked.earliest(0);
+    match would > budget || asked.excess(0) > 0 {
         true => Part::NOTHING,
-        false => Part { at: would, grant: want.open.take(start, cost) },
+        false => Part { at: would, grant: open.take(start, cost) },
     }
 }
 
 // === impl Want ===
 
 impl<O: OpenState> Want<'_, O> {
-    /// Whether the limiter counts permits of a rate and enforces them.
-    fn is_permits(&self) -> bool {
-        self.enforce && !self.open.is_lease()
+    /// The limiter if it enforces a rate.
+    fn enforced_rate(&self) -> Option<AskedRate<'_, O::Rate>> {
+        let open = self.open.rate().filter(|_| self.enforce)?;
+        Some(AskedRate { open, cost: self.cost, gate: self.gate.as_deref() })
     }
 
-    /// The [`Open::earliest`] of the limiter with its gate.
+    /// How full the limiter is, with its gate if that concerns the request.
+    fn level(&self) -> Level {
+        match self.enforced_rate() {
+            Some(rate) => rate.level(),
+            None if self.enforce => self.open.level(),
+            None => Level { paused: 0, ..self.open.level() },
+        }
+    }
+}
+
+// === impl AskedRate ===
+
+impl<R: OpenRate> AskedRate<'_, R> {
+    /// The [`OpenRate::earliest`] of the limiter with its gate.
     fn earliest(&self, from: Micros) -> (Micros, i64) {
-        match &self.gate {
-            Some(gate) if self.enforce => gate.earliest(self.open, from, self.cost),
-            _ => self.open.earliest(from, self.cost),
+        match self.gate {
+            Some(gate) => gate.earliest(self.open, from, self.cost),
+            None => self.open.earliest(from, self.cost),
         }
     }
 
-    /// The [`Open::level`] of the limiter with its gate.
+    /// The [`OpenRate::level`] of the limiter with its gate.
     fn level(&self) -> Level {
-        match &self.gate {
-            Some(gate) if self.enforce => gate.level(self.open),
-            _ if self.enforce => self.open.level(),
-            _ => Level { paused: 0, ..self.open.level() },
+        match self.gate {
+            Some(gate) => gate.level(self.open),
+            None => self.open.level(),
         }
     }
 
     /// By how much a request that comes at `from` would wait longer in this limiter alone than its queue
     /// allows, µs. The wait for the end of a pause is no wait in the queue.
     fn excess(&self, from: Micros) -> Micros {
-        match self.open.longest_wait() {
+        match self.open.facts().longest_wait {
             MAX_BUDGET => 0,
             longest => {
                 let (earliest, _) = self.earliest(from.min(MAX_BUDGET));
-                let paused =
-                    self.gate.as_ref().filter(|_| self.enforce).map_or(0, |gate| gate.paused());
+                let paused = self.gate.map_or(0, OpenGate::paused);
                 if earliest - from.max(paused) > longest { earliest - from - longest } else { 0 }
             }
         }

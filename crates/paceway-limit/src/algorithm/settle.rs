@@ -1,4 +1,4 @@
-//! The part of a grant that a request did not use. Only arithmetic: [`Open::settle`](super::Open::settle)
+//! The part of a grant that a request did not use. Only arithmetic: [`OpenRate::refund`](super::OpenRate::refund)
 //! returns that part to the state.
 //!
 //! A request can reserve more permits than it turns out to cost: 1000 tokens for an answer of 200. With the
@@ -11,10 +11,10 @@ use super::{Algorithm, Grant};
 
 impl Algorithm {
     /// Names the last permits of a grant of `cost` permits of which `used` were used, and says how many they
-    /// are. `None` when there are none, and for a [`Concurrency`](super::Concurrency), which counts calls.
+    /// are. `None` when there are none.
     ///
     /// ```
-    /// use paceway_limit::algorithm::{Algorithm, TokenBucket};
+    /// use paceway_limit::algorithm::{Algorithm, OpenRate, TokenBucket};
     ///
     /// let rule = Algorithm::TokenBucket(TokenBucket::new(10, 1_000_000, 10).expect("a legal rule"));
     /// let now = 1_700_000_000_000_000;
@@ -22,7 +22,7 @@ impl Algorithm {
     /// let (_, start) = bucket.earliest(0, 10);
     /// let grant = bucket.take(start, 10);
     /// let (unused, permits) = rule.unused_part(grant, 10, 3).expect("7 of them were not used");
-    /// assert!(bucket.settle(unused, permits));
+    /// assert!(bucket.refund(unused, permits));
     /// assert_eq!(bucket.level().remaining, 7);
     /// ```
     pub fn unused_part(&self, grant: Grant, cost: i64, used: i64) -> Option<(Grant, i64)> {
@@ -30,28 +30,7 @@ impl Algorithm {
         if permits < 1 {
             return None;
         }
-        let unused = match self {
-            Self::TokenBucket(rule) => {
-                // A negative number tells such a part from a grant that was not used at all. Above the ticks of its place is
-                // by how much the line had moved.
-                let ticks = if grant.ticks < 0 { !grant.ticks } else { grant.ticks };
-                let place = ticks.rem_euclid(rule.den);
-                let part = Grant { ticks: place, ..grant }.after(used * rule.per, rule.den);
-                Grant { ticks: !(ticks - place + part.ticks), ..part }
-            }
-            Self::LeakyBucket(rule) => {
-                let (per, den) = rule.pace();
-                grant.after(used * per, den)
-            }
-            Self::WarmUp(rule) => {
-                let (ticks, den, cold) = rule.unused_part(grant.aux, cost, used);
-                Grant { aux: cold, ..grant.after(ticks, den) }
-            }
-            // Each of the permits is at the instant of the grant.
-            Self::SlidingWindow(_) | Self::FixedWindow(_) => grant,
-            Self::Concurrency(_) => return None,
-        };
-        Some((unused, permits))
+        Some((self.unused_of(grant, cost, used), permits))
     }
 }
 

@@ -24,7 +24,12 @@ mod state;
 
 pub use state::State;
 
-use super::{DataLoss, EXACT, Grant, Level, MAX_HOLES, Micros, ceil_div};
+use super::{
+    Algorithm, DataLoss, EXACT, Grant, Level, MAX_BUDGET, MAX_HOLES, Micros, OpenRate, RateFacts,
+    RateRule, Returns,
+    auto_rate::{Nanohertz, nanohertz, permits_in, span_of},
+    ceil_div,
+};
 use smallvec::SmallVec;
 use state::{Law, Walk};
 use std::{collections::VecDeque, mem};
@@ -35,11 +40,11 @@ const MAX_STAMPS: i64 = 10_000;
 /// The rule of a sliding window: at most `count` permits in any window of `span` µs.
 ///
 /// ```
-/// use paceway_limit::algorithm::SlidingWindow;
+/// use paceway_limit::algorithm::{RateRule, SlidingWindow};
 ///
 /// // 30 permits in any second, 50 ms of which are reserved for a travel time that varies.
 /// let rule = SlidingWindow::new(30, 1_000_000, 50_000).expect("a legal rule");
-/// assert_eq!((rule.capacity(), rule.margin()), (30, 50_000));
+/// assert_eq!((rule.facts().capacity, rule.facts().margin), (30, 50_000));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlidingWindow {
@@ -86,45 +91,6 @@ impl SlidingWindow {
         exact.then_some(Self { count, span, grain, margin })
     }
 
-    /// The greatest cost of a request, in permits: the count of the window.
-    pub fn capacity(&self) -> i64 {
-        self.count
-    }
-
-    /// By how much the travel time to the upstream may vary, µs.
-    pub fn margin(&self) -> Micros {
-        self.margin
-    }
-
-    /// The length of a window as it is kept, µs.
-    pub(super) fn span(&self) -> Micros {
-        self.span
-    }
-
-    /// One gateway's share of the rule, see [`Algorithm::share`](super::Algorithm::share).
-    pub(super) fn share(&self, gateways: i64, cost: i64) -> Self {
-        Self { count: (self.count / gateways).max(cost).min(self.count), ..*self }
-    }
-
-    /// The arguments of the rule for the script, in the order in which `rule` of `sliding_window.lua` reads
-    /// them.
-    pub fn args(&self) -> [i64; 3] {
-        [self.count, self.span, self.grain]
-    }
-
-    /// The state after a loss of data: `count` permits, all at the last instant that can have been promised
-    /// before `loss`.
-    pub(super) fn used_up(&self, loss: DataLoss, now: Micros) -> State {
-        State {
-            born: now,
-            ring: VecDeque::from([(self.grained(loss.until()), self.count)]),
-            span: self.span,
-            most: self.count,
-            closed_by: self.law(),
-            ..State::default()
-        }
-    }
-
     /// The rule without its grain: its count and its span.
     fn law(&self) -> Law {
         Law { count: self.count, span: self.span }
@@ -133,6 +99,69 @@ impl SlidingWindow {
     /// An instant as it is kept: the end of its grain.
     fn grained(&self, instant: Micros) -> Micros {
         ceil_div(instant, self.grain) * self.grain
+    }
+}
+
+// === impl RateRule for SlidingWindow ===
+
+impl RateRule for SlidingWindow {
+    fn facts(&self) -> RateFacts {
+        RateFacts {
+            name: "sliding_window",
+            letter: b'S',
+            capacity: self.count,
+            burst: None,
+            pace: [self.span, self.count],
+            margin: self.margin,
+            longest_wait: MAX_BUDGET,
+            returns: Returns::AfterSpan(self.span),
+            debt: |_| 0,
+            endless: (*self).into(),
+            spent: (*self).into(),
+            gate_field: Some(|grant| &mut grant.aux),
+        }
+    }
+
+    fn numbers(&self) -> SmallVec<[i64; 6]> {
+        SmallVec::from_slice(&[self.count, self.span, self.grain])
+    }
+
+    fn rate(&self) -> Nanohertz {
+        nanohertz(self.count, self.span - self.margin)
+    }
+
+    fn with_rate(&self, count: i64, period: Micros, margin: Micros) -> Option<Algorithm> {
+        Self::new(count, period, margin).map(Into::into)
+    }
+
+    fn at_rate(&self, rate: Nanohertz, cost: i64) -> Option<Algorithm> {
+        let count = permits_in(self.span - self.margin, rate)?.max(cost.min(self.count)).max(1);
+        self.with_rate(count, span_of(count, rate)?, self.margin)
+    }
+
+    fn share(&self, gateways: i64, _period: Micros, cost: i64) -> Algorithm {
+        Self { count: (self.count / gateways).max(cost).min(self.count), ..*self }.into()
+    }
+
+    fn unused_of(&self, grant: Grant, _cost: i64, _used: i64) -> Grant {
+        // Each of the permits is at the instant of the grant.
+        grant
+    }
+
+    /// All permits are at the last instant that can have been promised before `loss`.
+    fn used_up(&self, loss: DataLoss, now: Micros) -> super::State {
+        super::State::SlidingWindow(State {
+            born: now,
+            ring: VecDeque::from([(self.grained(loss.until()), self.count)]),
+            span: self.span,
+            most: self.count,
+            closed_by: self.law(),
+            ..State::default()
+        })
+    }
+
+    fn longest_debt(&self, wait: Micros, _greatest_cost: i64) -> Micros {
+        wait
     }
 }
 
@@ -164,9 +193,67 @@ impl Open {
         Self { rule, now, state, laws, before, fresh }
     }
 
-    /// The first instant from `from` on (µs from now) at which `cost` permits may be granted, and the same
-    /// instant as it is kept.
-    pub fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
+    /// The last entry ahead (from the `i`th on) that `cost` permits at `at`, numbered from `number` on, would
+    /// make one too many under `law`.
+    fn last_broken(
+        &self,
+        law: Law,
+        i: usize,
+        at: Micros,
+        number: i64,
+        cost: i64,
+    ) -> Option<Micros> {
+        let state = &self.state;
+        let (mut broken, mut end, mut walk) = (None, number, Walk::new(state));
+        for (later, permits) in state.ahead[i..].iter().take_while(|(l, _)| *l < at + law.span) {
+            end += permits;
+            let last = end + cost - 1;
+            // The permits from `number` on are at `at` itself: within a span of the entry.
+            if last - law.count >= number || walk.free(law, last, self.now) > *later {
+                broken = Some(*later);
+            }
+        }
+        broken
+    }
+
+    /// The permits that could be taken now, one by one.
+    fn remaining(&self) -> i64 {
+        let (rule, state) = (self.rule, &self.state);
+        if self.fresh {
+            return rule.count;
+        }
+        let at = rule.grained(self.now);
+        if state.last() > at {
+            return 0;
+        }
+        // The entries ahead whose instant has come are not in the ring yet.
+        let come = state.ahead.partition_point(|(other, _)| *other <= at);
+        let start = state.total() + state.ahead[..come].iter().map(|(_, n)| n).sum::<i64>();
+        let room = |law: Law| {
+            let (mut end, mut room) = (start, state.room(law, at - law.span) - start);
+            for (later, permits) in
+                state.ahead[come..].iter().take_while(|(l, _)| *l < at + law.span)
+            {
+                end += permits;
+                room = room.min(state.room(law, later - law.span) - end);
+            }
+            room
+        };
+        let room = self.laws.iter().map(|law| room(*law)).fold(room(rule.law()), i64::min);
+        room.max(0)
+    }
+}
+
+// === impl OpenRate for Open ===
+
+impl OpenRate for Open {
+    type State = State;
+
+    fn facts(&self) -> RateFacts {
+        self.rule.facts()
+    }
+
+    fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
         let (rule, state) = (self.rule, &self.state);
         let mut at = rule.grained(self.now + from);
         if self.fresh {
@@ -200,31 +287,7 @@ impl Open {
         (from.max(at - rule.grain + 1 - self.now), at)
     }
 
-    /// The last entry ahead (from the `i`th on) that `cost` permits at `at`, numbered from `number` on, would
-    /// make one too many under `law`.
-    fn last_broken(
-        &self,
-        law: Law,
-        i: usize,
-        at: Micros,
-        number: i64,
-        cost: i64,
-    ) -> Option<Micros> {
-        let state = &self.state;
-        let (mut broken, mut end, mut walk) = (None, number, Walk::new(state));
-        for (later, permits) in state.ahead[i..].iter().take_while(|(l, _)| *l < at + law.span) {
-            end += permits;
-            let last = end + cost - 1;
-            // The permits from `number` on are at `at` itself: within a span of the entry.
-            if last - law.count >= number || walk.free(law, last, self.now) > *later {
-                broken = Some(*later);
-            }
-        }
-        broken
-    }
-
-    /// Takes the permits at the instant that [`Self::earliest`] found.
-    pub fn take(&mut self, at: i64, cost: i64) -> Grant {
+    fn take(&mut self, at: i64, cost: i64) -> Grant {
         if self.fresh {
             let mut state = State { born: self.now, ..State::default() };
             if self.state.tells(self.now) {
@@ -251,9 +314,8 @@ impl Open {
         Grant { whole: at, ticks: 0, born: state.born, aux: 0 }
     }
 
-    /// Returns the permits of an unused grant, also of a late one: it was never used. False when the state
-    /// has nothing of this grant, or when [`MAX_HOLES`] entries are later than it.
-    pub fn refund(&mut self, grant: Grant, cost: i64) -> bool {
+    /// Also a late grant is refunded: it was never used. Not if [`MAX_HOLES`] entries are later than it.
+    fn refund(&mut self, grant: Grant, cost: i64) -> bool {
         let (span, now, state) = (self.rule.span.max(self.state.span), self.now, &mut self.state);
         let at = grant.whole;
         if self.fresh || grant.born != state.born {
@@ -295,51 +357,20 @@ impl Open {
         found.is_some()
     }
 
-    /// How many permits were granted for instants after `instant`.
-    pub(super) fn promised_after(&self, instant: Micros) -> i64 {
+    fn promise(&mut self, _at: Micros, _start: i64) {}
+
+    fn promised_after(&self, instant: Micros) -> i64 {
         if self.fresh { 0 } else { self.state.number() - self.state.first_after(instant) }
     }
 
-    /// How full the window is that ends now, under its own rule and the other laws in use.
-    pub fn level(&self) -> Level {
-        let reset_after = match self.fresh {
-            true => 0,
-            false => (self.state.last_of_all() + self.rule.span - self.now).max(0),
-        };
+    fn level(&self) -> Level {
+        let last = self.state.last_of_all() + self.rule.span;
+        let reset_after = if self.fresh { 0 } else { (last - self.now).max(0) };
         let next = self.earliest(0, 1).0;
         Level { remaining: self.remaining(), next, reset_after, paused: 0 }
     }
 
-    /// The permits that could be taken now, one by one.
-    fn remaining(&self) -> i64 {
-        let (rule, state) = (self.rule, &self.state);
-        if self.fresh {
-            return rule.count;
-        }
-        let at = rule.grained(self.now);
-        if state.last() > at {
-            return 0;
-        }
-        // The entries ahead whose instant has come are not in the ring yet.
-        let come = state.ahead.partition_point(|(other, _)| *other <= at);
-        let start = state.total() + state.ahead[..come].iter().map(|(_, n)| n).sum::<i64>();
-        let room = |law: Law| {
-            let (mut end, mut room) = (start, state.room(law, at - law.span) - start);
-            for (later, permits) in
-                state.ahead[come..].iter().take_while(|(l, _)| *l < at + law.span)
-            {
-                end += permits;
-                room = room.min(state.room(law, later - law.span) - end);
-            }
-            room
-        };
-        let room = self.laws.iter().map(|law| room(*law)).fold(room(rule.law()), i64::min);
-        room.max(0)
-    }
-
-    /// The state to keep and how long it matters, µs; `None` when all permits are past, which equals an
-    /// absent state.
-    pub fn close(self) -> Option<(State, Micros)> {
+    fn close(self) -> Option<(State, Micros)> {
         if self.fresh {
             return None;
         }
@@ -347,9 +378,8 @@ impl Open {
         (ttl > 0).then_some((self.state, ttl))
     }
 
-    /// Returns the entries to `state` when no permit was taken: the next request may come under the earlier
-    /// rule.
-    pub fn put_back(self, state: &mut State) {
+    fn put_back(self, state: &mut State) {
+        // The next request may come under the earlier rule.
         *state = self.before.map_or(self.state, |before| *before);
     }
 }

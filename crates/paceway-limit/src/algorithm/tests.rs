@@ -188,12 +188,16 @@ pub(crate) fn decide(
     cost: i64,
     budget: Micros,
 ) -> Reserved {
-    let mut open: Vec<_> = limiters.iter().map(|limiter| limiter.open(now)).collect();
+    let open = limiters.iter().map(|limiter| OpenRule::Rate(limiter.open(now)));
+    let mut open: Vec<_> = open.collect();
     let mut wants: Vec<_> =
         open.iter_mut().map(|open| Want { open, cost, enforce: true, gate: None }).collect();
     let reserved = reserve::decide(&mut wants, budget, None);
     if reserved.parts.is_some() {
-        limiters.iter_mut().zip(open).for_each(|(limiter, open)| limiter.keep(open));
+        for (limiter, open) in limiters.iter_mut().zip(open) {
+            let OpenRule::Rate(open) = open else { panic!("no rate") };
+            limiter.keep(open);
+        }
     }
     reserved
 }

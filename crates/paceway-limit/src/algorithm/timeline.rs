@@ -114,13 +114,6 @@ impl Pace {
         }
     }
 
-    /// How many permits take `span` µs, rounded up, after the 2 µs by which a time is rounded are subtracted.
-    pub(super) fn permits(&self, span: Micros) -> i64 {
-        let ticks = i128::from((span - 2).max(0)) * i128::from(self.den);
-        let per = i128::from(self.per);
-        i64::try_from((ticks + per - 1) / per).unwrap_or(i64::MAX)
-    }
-
     /// The ticks that a request with the greatest cost owns.
     pub(super) fn full(&self) -> i64 {
         self.most * self.per

@@ -19,9 +19,12 @@ pub use super::timeline::State;
 pub use block::{BlockAsk, LONGEST_USE};
 
 use super::{
-    DataLoss, Grant, Level, MAX_BUDGET, Micros, OpenState, ceil_div, concurrency,
+    Algorithm, DataLoss, Grant, Level, MAX_BUDGET, Micros, OpenRate, RateFacts, RateRule, Returns,
+    auto_rate::{Nanohertz, nanohertz, span_of},
+    ceil_div,
     timeline::{Pace, Timeline},
 };
+use smallvec::SmallVec;
 
 /// The rule of a token bucket: a permit costs `per / den` µs, and an idle bucket saves at most `burst`
 /// permits.
@@ -74,30 +77,9 @@ impl TokenBucket {
         self.burst
     }
 
-    /// One gateway's share of the rule, see [`Algorithm::share`](super::Algorithm::share).
-    pub(super) fn share(&self, gateways: i64, period: Micros, cost: i64) -> Self {
-        let burst = (self.burst / gateways).max(cost).min(self.burst);
-        match self.pace().share(gateways, period, burst, 0) {
-            Some(Pace { per, den, most: burst }) => Self { per, den, burst },
-            None => Self { burst, ..*self },
-        }
-    }
-
-    /// How many permits flow in during `span` µs, rounded up.
-    pub(super) fn permits(&self, span: Micros) -> i64 {
-        self.pace().permits(span)
-    }
-
-    /// The arguments of the rule for the script, in the order in which `rule` of `token_bucket.lua` reads
-    /// them.
+    /// The numbers of the rule in the order in which `rule` of `token_bucket.lua` reads them.
     pub fn args(&self) -> [i64; 3] {
         [self.per, self.den, self.burst]
-    }
-
-    /// How far after its instant the interval of a grant can end, µs: the time in which a full bucket
-    /// refills.
-    pub(super) fn longest_debt(&self) -> Micros {
-        ceil_div(self.pace().full(), self.den)
     }
 
     /// Whether the permits of a waiting request of this `cost` begin long enough after its instant that the state need not
@@ -107,13 +89,73 @@ impl TokenBucket {
         cost == 1 || cost <= self.burst / 4
     }
 
-    /// The state that the bucket assumes after a loss of data: empty until the end of the horizon.
-    pub(super) fn used_up(&self, loss: DataLoss, now: Micros) -> State {
-        State::used_up(self.pace(), loss, now)
-    }
-
     fn pace(&self) -> Pace {
         Pace { per: self.per, den: self.den, most: self.burst }
+    }
+}
+
+// === impl RateRule for TokenBucket ===
+
+impl RateRule for TokenBucket {
+    fn facts(&self) -> RateFacts {
+        RateFacts {
+            name: "token_bucket",
+            letter: b'T',
+            capacity: self.burst,
+            burst: Some(self.burst),
+            pace: [self.per, self.den],
+            margin: 0,
+            longest_wait: MAX_BUDGET,
+            returns: Returns::OneByOne,
+            debt: |level| level.reset_after,
+            endless: (*self).into(),
+            spent: (*self).into(),
+            gate_field: Some(|grant| &mut grant.aux),
+        }
+    }
+
+    fn numbers(&self) -> SmallVec<[i64; 6]> {
+        SmallVec::from_slice(&self.args())
+    }
+
+    fn rate(&self) -> Nanohertz {
+        nanohertz(self.den, self.per)
+    }
+
+    fn with_rate(&self, count: i64, period: Micros, _margin: Micros) -> Option<Algorithm> {
+        Self::new(count, period, self.burst.min(count)).map(Into::into)
+    }
+
+    fn at_rate(&self, rate: Nanohertz, _cost: i64) -> Option<Algorithm> {
+        // An interval of less than a ms is too coarse in whole µs.
+        let count = if rate > nanohertz(1_000, 1_000_000) { 1_000 } else { 1 };
+        Self::new(count, span_of(count, rate)?, self.burst).map(Into::into)
+    }
+
+    fn share(&self, gateways: i64, period: Micros, cost: i64) -> Algorithm {
+        let burst = (self.burst / gateways).max(cost).min(self.burst);
+        match self.pace().share(gateways, period, burst, 0) {
+            Some(Pace { per, den, most: burst }) => Self { per, den, burst }.into(),
+            None => Self { burst, ..*self }.into(),
+        }
+    }
+
+    fn unused_of(&self, grant: Grant, _cost: i64, used: i64) -> Grant {
+        // A negative number tells such a part from a grant that was not used at all. Above the ticks of its place is
+        // by how much the line had moved.
+        let ticks = if grant.ticks < 0 { !grant.ticks } else { grant.ticks };
+        let place = ticks.rem_euclid(self.den);
+        let part = Grant { ticks: place, ..grant }.after(used * self.per, self.den);
+        Grant { ticks: !(ticks - place + part.ticks), ..part }
+    }
+
+    fn used_up(&self, loss: DataLoss, now: Micros) -> super::State {
+        super::State::TokenBucket(State::used_up(self.pace(), loss, now))
+    }
+
+    fn longest_debt(&self, wait: Micros, _greatest_cost: i64) -> Micros {
+        // A full bucket refills.
+        wait + ceil_div(self.pace().full(), self.den)
     }
 }
 
@@ -132,10 +174,18 @@ impl Open {
         let line = Timeline::reported(rule.pace(), now, tail, born)?;
         Some(Self { rule, line })
     }
+}
 
-    /// The first instant from `from` on (µs from now) at which `cost` permits may be granted, and the start
-    /// of their interval.
-    pub fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
+// === impl OpenRate for Open ===
+
+impl OpenRate for Open {
+    type State = State;
+
+    fn facts(&self) -> RateFacts {
+        self.rule.facts()
+    }
+
+    fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
         let rule = self.rule;
         let length = cost * rule.per;
         let start = self.line.free(from, length);
@@ -150,25 +200,20 @@ impl Open {
         (at.max(from), start)
     }
 
-    /// Takes the interval that [`Self::earliest`] found, and returns the grant for a later refund.
-    pub fn take(&mut self, start: i64, cost: i64) -> Grant {
+    fn promise(&mut self, at: Micros, start: i64) {
+        self.line.promise(at, start);
+    }
+
+    fn take(&mut self, start: i64, cost: i64) -> Grant {
         self.line.take(start, cost)
     }
 
-    /// Returns the interval of an unused grant; false when the state has nothing (left) of this grant.
-    pub fn refund(&mut self, grant: Grant, cost: i64) -> bool {
-        self.line.refund(grant, cost)
-    }
-
-    /// The same for a grant that was used in part, and for one on a line where such grants were returned; see
-    /// [`Timeline::settle`].
-    pub(super) fn settle(&mut self, grant: Grant, cost: i64) -> bool {
+    fn refund(&mut self, grant: Grant, cost: i64) -> bool {
         let held = if self.rule.has_blocks() { LONGEST_USE } else { 0 };
         self.line.settle(grant, cost, held)
     }
 
-    /// How many permits were granted for instants after `instant`, with those that were given back.
-    pub(super) fn promised_after(&self, instant: Micros) -> i64 {
+    fn promised_after(&self, instant: Micros) -> i64 {
         let (pace, from) = (self.rule.pace(), instant - self.line.now);
         if from > MAX_BUDGET {
             return 0;
@@ -177,8 +222,7 @@ impl Open {
         ceil_div(self.line.tail - full, pace.per).max(0)
     }
 
-    /// How full the bucket is: the permits in the holes, those after the tail, and those that came back.
-    pub fn level(&self) -> Level {
+    fn level(&self) -> Level {
         let pace = self.rule.pace();
         let permits = |start: i64, end: i64| {
             let end = end.min(pace.full());
@@ -196,51 +240,11 @@ impl Open {
         }
     }
 
-    /// The state to keep and how long it matters, µs; `None` when the bucket is full, which equals an absent
-    /// state.
-    pub fn close(self) -> Option<(State, Micros)> {
+    fn close(self) -> Option<(State, Micros)> {
         self.line.close()
     }
-}
 
-impl OpenState for Open {
-    fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
-        self.earliest(from, cost)
-    }
-
-    fn take(&mut self, start: i64, cost: i64) -> Grant {
-        self.take(start, cost)
-    }
-
-    fn promise(&mut self, at: Micros, start: i64) {
-        self.line.promise(at, start);
-    }
-
-    fn level(&self) -> Level {
-        self.level()
-    }
-
-    fn close(self) -> Option<(super::State, Micros)> {
-        self.close().map(|(state, lasts)| (super::State::TokenBucket(state), lasts))
-    }
-
-    fn put_back(self, _: &mut super::State) {}
-
-    fn is_lease(&self) -> bool {
-        false
-    }
-
-    fn leases(&mut self) -> Option<&mut concurrency::Open> {
-        None
-    }
-
-    fn longest_wait(&self) -> Micros {
-        MAX_BUDGET
-    }
-
-    fn gate_field<'g>(&self, grant: &'g mut Grant) -> Option<&'g mut i64> {
-        Some(&mut grant.aux)
-    }
+    fn put_back(self, _state: &mut State) {}
 }
 
 #[cfg(test)]

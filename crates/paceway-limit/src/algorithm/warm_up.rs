@@ -22,20 +22,24 @@
 mod curve;
 
 use super::{
-    DataLoss, EXACT, Grant, Level, MAX_BUDGET, Micros, ceil_div,
+    Algorithm, DataLoss, EXACT, Grant, Level, MAX_BUDGET, Micros, OpenRate, RateFacts, RateRule,
+    Returns,
+    auto_rate::Nanohertz,
+    ceil_div,
     timeline::{Pace, drop_shortest_above_bound},
 };
-use curve::Hole;
+use curve::{Hole, converted, converted_holes};
+use smallvec::SmallVec;
 
 /// The rule of a limiter that warms up: its full rate, how long the warm-up takes, and how much slower a cold
 /// limiter is.
 ///
 /// ```
-/// use paceway_limit::algorithm::WarmUp;
+/// use paceway_limit::algorithm::{RateRule, WarmUp};
 ///
 /// // 100 permits per second when warm, a third of that when cold, 10 s from cold to warm.
 /// let rule = WarmUp::new(100, 1_000_000, 10_000_000, 3.0).expect("a legal rule");
-/// assert_eq!(rule.capacity(), 100);
+/// assert_eq!(rule.facts().capacity, 100);
 /// // A cold factor of 1 would be no warm-up.
 /// assert!(WarmUp::new(100, 1_000_000, 10_000_000, 1.0).is_none());
 /// ```
@@ -103,67 +107,81 @@ impl WarmUp {
         Self { pace, window: warm_up * pace.den, factor }
     }
 
-    /// The rule with another rate, and with the same warm-up.
-    pub(super) fn with_rate(&self, count: i64, period: Micros) -> Option<Self> {
-        let warm_up = self.window / self.pace.den;
-        Self::new(count, period, warm_up, self.factor as f64 / 1000.0)
+    /// The greatest distance between a state of this rule and now, µs.
+    fn far(&self) -> Micros {
+        (self.pace.full() + self.window) / self.pace.den + 2 * MAX_BUDGET
     }
+}
 
-    /// One gateway's share of the rule, see [`Algorithm::share`](super::Algorithm::share).
-    pub(super) fn share(&self, gateways: i64, period: Micros) -> Self {
-        if gateways == 1 {
-            return *self;
+// === impl RateRule for WarmUp ===
+
+impl RateRule for WarmUp {
+    fn facts(&self) -> RateFacts {
+        RateFacts {
+            name: "warm_up",
+            letter: b'W',
+            capacity: self.pace.most,
+            burst: None,
+            pace: [self.pace.per, self.pace.den],
+            margin: 0,
+            longest_wait: MAX_BUDGET,
+            returns: Returns::OneByOne,
+            // `reset_after` is the time until the limiter is cold, and cold time is no debt.
+            debt: |level| level.next,
+            endless: (*self).into(),
+            spent: (*self).into(),
+            gate_field: None,
         }
+    }
+
+    fn numbers(&self) -> SmallVec<[i64; 6]> {
+        let Pace { per, den, most } = self.pace;
+        SmallVec::from_slice(&[per, den, most, self.window, self.factor])
+    }
+
+    fn rate(&self) -> Nanohertz {
+        0
+    }
+
+    fn with_rate(&self, count: i64, period: Micros, _margin: Micros) -> Option<Algorithm> {
         let warm_up = self.window / self.pace.den;
-        match self.pace.share(gateways, period, self.pace.most, warm_up) {
-            Some(pace) => Self::finer(pace, warm_up, self.factor),
-            None => *self,
-        }
+        Self::new(count, period, warm_up, self.factor as f64 / 1000.0).map(Into::into)
     }
 
-    /// How many permits of a warm limiter take `span` µs, rounded up.
-    pub(super) fn permits(&self, span: Micros) -> i64 {
-        self.pace.permits(span)
+    fn at_rate(&self, _rate: Nanohertz, _cost: i64) -> Option<Algorithm> {
+        None
     }
 
-    /// The greatest cost of a request, in permits: the count of the rate.
-    pub fn capacity(&self) -> i64 {
-        self.pace.most
+    fn share(&self, gateways: i64, period: Micros, _cost: i64) -> Algorithm {
+        let warm_up = self.window / self.pace.den;
+        let pace = self.pace.share(gateways, period, self.pace.most, warm_up);
+        let slower = pace.filter(|_| gateways > 1);
+        slower.map_or(*self, |pace| Self::finer(pace, warm_up, self.factor)).into()
     }
 
-    /// How far after its instant the interval of a grant of `cost` permits can end, µs.
-    pub(super) fn longest_debt(&self, cost: i64) -> Micros {
-        ceil_div(self.spend(self.window, cost.min(self.pace.most)).0, self.pace.den)
-    }
-
-    /// Where the last permits of a grant begin of which `used` of `cost` permits were used, in ticks after its
-    /// start; how many ticks a µs has; and the coldness there. `cold` is the coldness at the start.
-    pub(super) fn unused_part(&self, cold: i64, cost: i64, used: i64) -> (i64, i64, i64) {
-        let (all, (before, mut left)) = (self.spend(cold, cost).0, self.spend(cold, used));
+    /// `aux` of a grant is the coldness at its start.
+    fn unused_of(&self, grant: Grant, cost: i64, used: i64) -> Grant {
+        let all = self.spend(grant.aux, cost).0;
+        let (before, mut left) = self.spend(grant.aux, used);
         // Both parts are rounded up. Together they must not be longer than the whole.
         let mut less = 1;
         while left > 0 && before + self.spend(left, cost - used).0 > all {
             left = (left - less).max(0);
             less *= 2;
         }
-        (before, self.pace.den, left)
+        Grant { aux: left, ..grant.after(before, self.pace.den) }
     }
 
-    /// The state after a loss of data: cold, and nothing from before `loss` reaches beyond the end of its
-    /// horizon.
-    pub(super) fn used_up(&self, loss: DataLoss, now: Micros) -> State {
+    /// The limiter is cold, and nothing from before `loss` reaches beyond the end of its horizon.
+    fn used_up(&self, loss: DataLoss, now: Micros) -> super::State {
         let (whole, ticks, cold, holes) = (loss.until(), 0, self.window, Vec::new());
-        State { rule: *self, whole, ticks, born: now, written: now, cold, holes }
+        let (rule, born, written) = (*self, now, now);
+        super::State::WarmUp(State { rule, whole, ticks, born, written, cold, holes })
     }
 
-    /// The arguments of the rule for the script, in the order in which `rule` of `warm_up.lua` reads them.
-    pub fn args(&self) -> [i64; 5] {
-        [self.pace.per, self.pace.den, self.pace.most, self.window, self.factor]
-    }
-
-    /// The greatest distance between a state of this rule and now, µs.
-    fn far(&self) -> Micros {
-        (self.pace.full() + self.window) / self.pace.den + 2 * MAX_BUDGET
+    fn longest_debt(&self, wait: Micros, greatest_cost: i64) -> Micros {
+        let (ticks, _) = self.spend(self.window, greatest_cost.min(self.pace.most));
+        wait + ceil_div(ticks, self.pace.den)
     }
 }
 
@@ -211,17 +229,52 @@ impl Open {
         Self { tail, cold, born: state.born, holes, ..fresh }
     }
 
-    /// The first instant from `from` on (µs from now) at which `cost` permits may be granted, and the start
-    /// of their interval.
-    pub fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
+    /// The time until the state equals an absent one, which is cold and also forgets a part of a µs.
+    fn reset_after(&self) -> Micros {
+        let Pace { den, .. } = self.rule.pace;
+        let part = i64::from(self.tail.rem_euclid(den) != 0);
+        let cold = ceil_div(self.tail + self.rule.window - self.cold, den);
+        cold.max(ceil_div(self.tail, den) + part).max(0)
+    }
+
+    /// Changes the coldness of all holes from `first` on, and of the tail, when the coldness at `end` changes
+    /// from `was` to `is`.
+    fn spread(&mut self, first: usize, mut end: i64, mut was: i64, mut is: i64) {
+        let rule = self.rule;
+        for hole in &mut self.holes[first..] {
+            let cold = rule.coldness_after(hole.cold, hole.start - end, was, is);
+            (was, is) = (rule.idle(hole.cold, hole.span()), rule.idle(cold, hole.span()));
+            (hole.cold, end) = (cold, hole.end);
+        }
+        self.cold = rule.coldness_after(self.cold, self.tail - end, was, is);
+    }
+
+    /// Keeps the holes that have room for a permit, at most [`MAX_HOLES`](super::MAX_HOLES) of them.
+    fn tidy(&mut self) {
+        let rule = self.rule;
+        self.holes.retain(|hole| rule.place(hole, 0, 1).is_some());
+        drop_shortest_above_bound(&mut self.holes, Hole::span);
+    }
+}
+
+// === impl OpenRate for Open ===
+
+impl OpenRate for Open {
+    type State = State;
+
+    fn facts(&self) -> RateFacts {
+        self.rule.facts()
+    }
+
+    fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
         let rule = self.rule;
         let hole = self.holes.iter().find_map(|hole| rule.place(hole, from, cost));
         let start = hole.unwrap_or_else(|| rule.pace.clip(self.tail, from));
         (ceil_div(start, rule.pace.den).max(from), start)
     }
 
-    /// Takes the interval that [`Self::earliest`] found. `aux` of the grant is the coldness at its start.
-    pub fn take(&mut self, start: i64, cost: i64) -> Grant {
+    /// `aux` of the grant is the coldness at its start.
+    fn take(&mut self, start: i64, cost: i64) -> Grant {
         let rule = self.rule;
         let inside = |hole: &Hole| hole.start <= start && rule.end(hole, start, cost) <= hole.end;
         let aux;
@@ -252,8 +305,7 @@ impl Open {
         Grant { whole, ticks, born: self.born, aux }
     }
 
-    /// Returns the interval of an unused grant; false when the state has nothing (left) of this grant.
-    pub fn refund(&mut self, grant: Grant, cost: i64) -> bool {
+    fn refund(&mut self, grant: Grant, cost: i64) -> bool {
         let (rule, far) = (self.rule, self.rule.far());
         let mut start = (grant.whole - self.now).clamp(-far, far) * rule.pace.den + grant.ticks;
         let mut cold = grant.aux.clamp(0, rule.window);
@@ -302,15 +354,20 @@ impl Open {
         true
     }
 
-    /// How full the limiter is: one permit can be taken now, or none.
-    pub fn level(&self) -> Level {
+    fn promise(&mut self, _at: Micros, _start: i64) {}
+
+    fn promised_after(&self, _instant: Micros) -> i64 {
+        0
+    }
+
+    /// One permit can be taken now, or none.
+    fn level(&self) -> Level {
         let next = self.earliest(0, 1).0;
         let reset_after = self.reset_after();
         Level { remaining: i64::from(next == 0), next, reset_after, paused: 0 }
     }
 
-    /// The state to keep and how long it matters, µs; `None` when it is cold, which equals an absent state.
-    pub fn close(self) -> Option<(State, Micros)> {
+    fn close(self) -> Option<(State, Micros)> {
         let reset_after = self.reset_after();
         if reset_after <= 0 {
             return None;
@@ -321,69 +378,7 @@ impl Open {
         Some((State { rule, whole, ticks, born, written, cold, holes }, reset_after))
     }
 
-    /// The time until the state equals an absent one, which is cold and also forgets a part of a µs.
-    fn reset_after(&self) -> Micros {
-        let Pace { den, .. } = self.rule.pace;
-        let part = i64::from(self.tail.rem_euclid(den) != 0);
-        let cold = ceil_div(self.tail + self.rule.window - self.cold, den);
-        cold.max(ceil_div(self.tail, den) + part).max(0)
-    }
-
-    /// Changes the coldness of all holes from `first` on, and of the tail, when the coldness at `end` changes
-    /// from `was` to `is`.
-    fn spread(&mut self, first: usize, mut end: i64, mut was: i64, mut is: i64) {
-        let rule = self.rule;
-        for hole in &mut self.holes[first..] {
-            let cold = rule.coldness_after(hole.cold, hole.start - end, was, is);
-            (was, is) = (rule.idle(hole.cold, hole.span()), rule.idle(cold, hole.span()));
-            (hole.cold, end) = (cold, hole.end);
-        }
-        self.cold = rule.coldness_after(self.cold, self.tail - end, was, is);
-    }
-
-    /// Keeps the holes that have room for a permit, at most [`MAX_HOLES`](super::MAX_HOLES) of them.
-    fn tidy(&mut self) {
-        let rule = self.rule;
-        self.holes.retain(|hole| rule.place(hole, 0, 1).is_some());
-        drop_shortest_above_bound(&mut self.holes, Hole::span);
-    }
-}
-
-/// The tail and its coldness under `new` of a state of `old`: as many permits are owed, and as great a part
-/// of the warm-up is left. Rounded up, to the slower side.
-fn converted(tail: i64, cold: i64, old: WarmUp, new: WarmUp) -> (i64, i64) {
-    let cold = old.idle(cold, (-tail).max(0));
-    let owed = tail as f64 / old.pace.per as f64;
-    let most = new.pace.full() + new.window + MAX_BUDGET * new.pace.den;
-    let tail = ((owed * new.pace.per as f64).ceil().max(0.0) as i64).min(most);
-    let cold = (cold as f64 / old.window as f64 * new.window as f64).ceil() as i64;
-    (tail, cold.min(new.window))
-}
-
-/// Converts the holes of a line of `old` (before its tail) to a line of `new` (from now). Each is as many
-/// warm permits long and as many before the tail as it was, with the same part of the coldness.
-fn converted_holes(holes: &[Hole], tail: i64, old: WarmUp, new: WarmUp) -> Vec<Hole> {
-    let mut kept = Vec::new();
-    let mut free = i64::MIN;
-    for hole in holes {
-        let (wide, narrow) = (new.pace.per as f64, old.pace.per as f64);
-        let after = (hole.end as f64 / narrow * wide).floor() as i64;
-        // No permit begins in the past. Those that waited for an hour at a fast rate take ages at a slow one, more than fits
-        // into exact integers; a hole is as cold now as it was a whole warm-up ago.
-        if after >= tail {
-            continue;
-        }
-        let length = ((hole.start - hole.end) as f64 / narrow * wide).ceil() as i64;
-        let length = length.min(tail - after + new.window);
-        let start = (tail - after - length).max(free);
-        let cold = (hole.cold as f64 / old.window as f64 * new.window as f64).ceil() as i64;
-        let hole = Hole { start, end: start + length, cold: cold.min(new.window) };
-        if hole.end <= tail && new.place(&hole, 0, 1).is_some() {
-            kept.push(hole);
-            free = hole.end;
-        }
-    }
-    kept
+    fn put_back(self, _state: &mut State) {}
 }
 
 #[cfg(test)]

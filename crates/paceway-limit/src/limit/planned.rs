@@ -3,7 +3,7 @@
 use super::{Limit, RuleError, micros};
 use crate::{
     algorithm::{
-        Algorithm,
+        Rule,
         fair::{NO_TENANT, Priority, Turn},
     },
     answer::Policy,
@@ -17,7 +17,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 pub(super) struct Planned {
     pub(super) name: Arc<str>,
     pub(super) policy: Policy,
-    algorithm: Algorithm,
+    algorithm: Rule,
     /// The name of the state that calls without a key share.
     shared: Arc<str>,
     names: StateNames,
@@ -59,7 +59,7 @@ impl Planned {
 
     /// Whether it counts calls at a time, each with one permit.
     pub(super) fn is_concurrency(&self) -> bool {
-        matches!(self.algorithm, Algorithm::Concurrency(_))
+        matches!(self.algorithm, Rule::Permits(_))
     }
 
     /// The check of a call of `tenant` that costs `cost`, on the state of `key`.

@@ -3,8 +3,7 @@
 
 use crate::{
     algorithm::{
-        Algorithm, Concurrency, FixedWindow, LeakyBucket, Micros, SlidingWindow, TokenBucket,
-        WarmUp,
+        Concurrency, FixedWindow, LeakyBucket, Micros, Rule, SlidingWindow, TokenBucket, WarmUp,
     },
     answer::{Policy, Quota},
     rate::Rate,
@@ -239,35 +238,34 @@ impl Limit {
     }
 
     /// The rule that the numbers make, or the bound that they do not keep.
-    pub(super) fn algorithm(&self) -> Result<Algorithm, RuleError> {
+    pub(super) fn algorithm(&self) -> Result<Rule, RuleError> {
         let (count, period) = (i64::try_from(self.rate.count).unwrap_or(0), span(self.rate.period));
         let margin = span(self.margin);
         let (rule, why) = match self.shape {
             Shape::TokenBucket { burst } => (
-                TokenBucket::new(count, period, burst.into()).map(Algorithm::TokenBucket),
+                TokenBucket::new(count, period, burst.into()).map(Rule::from),
                 "a rate of at least one permit and at most one a microsecond, and a burst of at least 1",
             ),
             Shape::LeakyBucket { queue } => (
-                LeakyBucket::new(count, period, margin, queue.map(i64::from))
-                    .map(Algorithm::LeakyBucket),
+                LeakyBucket::new(count, period, margin, queue.map(i64::from)).map(Rule::from),
                 "a rate of at least one permit and at most one a microsecond",
             ),
             Shape::SlidingWindow => (
-                SlidingWindow::new(count, period, margin).map(Algorithm::SlidingWindow),
+                SlidingWindow::new(count, period, margin).map(Rule::from),
                 "a rate of at least one permit in at least a microsecond",
             ),
             Shape::FixedWindow => (
-                FixedWindow::new(count, period).map(Algorithm::FixedWindow),
+                FixedWindow::new(count, period).map(Rule::from),
                 "1 to 1,000,000,000 permits in 1 ms to 366 days",
             ),
             Shape::WarmUp { warm_up, cold_factor } => (
-                WarmUp::new(count, period, span(warm_up), cold_factor).map(Algorithm::WarmUp),
+                WarmUp::new(count, period, span(warm_up), cold_factor).map(Rule::from),
                 "a rate of at least one permit and at most one a microsecond, a warm-up of at most an hour, and a cold \
                  factor above 1 and at most 100",
             ),
             Shape::Concurrency { max, lease } => (
                 Concurrency::new(max.into(), span(lease))
-                    .map(|rule| Algorithm::Concurrency(rule.with_turns(self.weights.is_some()))),
+                    .map(|rule| rule.with_turns(self.weights.is_some()).into()),
                 "at least one call at a time, and a lease of at least a microsecond",
             ),
         };
@@ -288,14 +286,11 @@ impl Limit {
         Policy { name: self.name.clone(), quota }
     }
 
-    /// The greatest cost of a call under the rule `algorithm`, in permits.
-    pub(super) fn most(&self, algorithm: &Algorithm) -> i64 {
-        let most = match (self.max_cost, self.shape) {
-            (Some(declared), _) => declared.into(),
-            (None, Shape::LeakyBucket { .. } | Shape::WarmUp { .. }) => 1,
-            (None, _) => i64::MAX,
-        };
-        most.min(algorithm.capacity())
+    /// The greatest cost of a call under `rule`, in permits.
+    pub(super) fn most(&self, rule: &Rule) -> i64 {
+        let spaces = rule.as_rate().is_some_and(|rate| rate.facts().spaces_permits());
+        let most = if spaces { 1 } else { rule.capacity() };
+        self.max_cost.map_or(most, i64::from).min(rule.capacity())
     }
 
     /// The policy of the store for this limit while it cannot decide.

@@ -19,14 +19,14 @@ pub const GONE: Duration = Duration::from_secs(10);
 /// share. The clock is the store's: `run` reads it once, and all entries of the list happen at that instant. It never steps
 /// back: a store whose clock is set back continues with the latest instant that it has seen.
 ///
-/// The states of [`Entry::Reserve`] and of the entries that change its grants are those of [`Algorithm`], read by
-/// [`Algorithm::open`], decided together by [`reserve::decide`], and kept by [`Open::close`] until the time that it says.
+/// The states of [`Entry::Reserve`] and of the entries that change its grants are those of [`Rule`], read by
+/// [`Rule::open`], decided together by [`reserve::decide`], and kept by [`OpenState::close`] until the time that it says.
 /// `examples/own_store.rs` of this package is such a store in 200 lines, and passes the contract that every store of the
 /// gateway passes (`tests/it/contract.rs` of its repository).
 ///
-/// [`Algorithm`]: crate::algorithm::Algorithm
-/// [`Algorithm::open`]: crate::algorithm::Algorithm::open
-/// [`Open::close`]: crate::algorithm::Open::close
+/// [`Rule`]: crate::algorithm::Rule
+/// [`Rule::open`]: crate::algorithm::Rule::open
+/// [`OpenState::close`]: crate::algorithm::OpenState::close
 /// [`reserve::decide`]: crate::algorithm::reserve::decide
 pub trait Backend: Send + Sync + fmt::Debug {
     /// Returns the requests of this process that wait for a concurrency permit or a turn. A store that hands one on wakes the

@@ -1,7 +1,7 @@
 //! The limiters of one request as a store sees them: key, rule, cost, and the policy for an outage.
 
 use super::Turn;
-use crate::algorithm::{Algorithm, DataLoss, Micros};
+use crate::algorithm::{DataLoss, Micros, Rule};
 use memchr::memchr;
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ pub struct Check {
     /// Name of the state in the store; the checks of one request share its `{hash tag}`.
     pub key: Arc<str>,
     /// The rule that decides, such as a token bucket of 10 permits per second.
-    pub algorithm: Algorithm,
+    pub algorithm: Rule,
     /// Permits that the request takes, from 1 to the rule's capacity.
     pub cost: i64,
     /// If false, the limiter counts the request and reports its decision, but never holds or refuses it.
     pub enforce: bool,
     /// How far into the future this limiter may already have granted permits, in µs. After the store loses its data, the
-    /// limiter counts as exhausted for this long. See [`Algorithm::horizon`].
+    /// limiter counts as exhausted for this long. See [`Rule::horizon`].
     pub horizon: Micros,
     /// The period of the limiter's rate as it is written, in µs: 1000 an hour have one of an hour. A pause that is much
     /// shorter leaves the level as it is.
@@ -32,7 +32,7 @@ pub struct Check {
     pub turn: Option<Turn>,
     /// Whether gateways take permits of this limiter in blocks, for requests that come later; only a token bucket gives
     /// some. It is decided once, when a configuration is loaded: the limiter enforces, no request takes turns at it, and it
-    /// is so fast that blocks pay ([`Algorithm::is_fast_bucket`]). A block splits the free room of a bucket, so no request
+    /// is so fast that blocks pay ([`Algorithm::is_fast_bucket`](crate::algorithm::Algorithm::is_fast_bucket)). A block splits the free room of a bucket, so no request
     /// may cost more than a quarter of it, and none may return permits by its true cost.
     pub blocks: bool,
 }
@@ -96,15 +96,15 @@ impl OnLoss {
 impl Check {
     /// A check of one permit of `algorithm` on the state named `key`. It enforces, counts no grants from before a
     /// data loss, and refuses requests when the store gives no decision; the `with_` methods change that.
-    pub fn new(key: impl Into<Arc<str>>, algorithm: Algorithm) -> Self {
-        let on_failure = OnFailure::Reject;
+    pub fn new(key: impl Into<Arc<str>>, algorithm: impl Into<Rule>) -> Self {
+        let (algorithm, on_failure) = (algorithm.into(), OnFailure::Reject);
         Self {
             key: key.into(),
             algorithm,
             cost: 1,
             enforce: true,
             horizon: 0,
-            period: algorithm.refill_time(),
+            period: algorithm.as_rate().map_or(0, |rate| rate.refill_time()),
             on_loss: OnLoss::Close,
             overflow: None,
             on_failure,
@@ -164,7 +164,7 @@ impl Check {
 
     /// Whether the limiter bounds how many calls run at once: it leases concurrency permits instead of spending a rate.
     pub fn is_lease(&self) -> bool {
-        matches!(self.algorithm, Algorithm::Concurrency(_))
+        matches!(self.algorithm, Rule::Permits(_))
     }
 }
 

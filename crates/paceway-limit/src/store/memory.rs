@@ -14,7 +14,7 @@ mod turns;
 
 use super::{Check, Checks, Decision, Entry, Pauses, Reply, calls::Calls, turn::of_queue};
 use crate::algorithm::{
-    DataLoss, Grant, Level, Micros, Open, OpenState,
+    DataLoss, Grant, Level, Micros, OpenRule, OpenState, RuleState,
     concurrency::Ticket,
     gate::OpenGate,
     reserve::{self, Want},
@@ -72,7 +72,7 @@ struct Inner {
 struct Locked(Mutex<Shard>);
 
 /// A state that a decision works on.
-struct OpenedState<O = Open> {
+struct OpenedState<O = OpenRule> {
     open: O,
     /// The print under which it is put back: that of its key, or of the state that keys share when there are too many.
     print: Print,
@@ -261,7 +261,8 @@ impl MemoryStore {
         {
             return OpenedState { open, print, place: Some(place), gate };
         }
-        OpenedState { open: absent(check, loss, now), print, place: None, gate }
+        let open = check.algorithm.open(loss, None, now);
+        OpenedState { open, print, place: None, gate }
     }
 
     fn loss(&self, check: &Check) -> Option<DataLoss> {
@@ -311,13 +312,12 @@ impl MemoryStore {
     fn vacate(&self, shard: &mut Shard, print: Print, check: &Check, now: Micros) -> (bool, bool) {
         let gone = shard.remove(print);
         let Some(loss) = self.loss(check) else { return (gone, false) };
-        let left = absent(check, Some(loss), now).level().reset_after;
-        let unused = check.algorithm.unused(now).filter(|_| left > 0);
-        let is_kept = unused.is_some();
-        if let Some(state) = unused {
-            shard.keep_until(print, state, now + left);
+        let left = check.algorithm.open(Some(loss), None, now).level().reset_after;
+        let rate = check.algorithm.as_rate().filter(|_| left > 0);
+        if let Some(rate) = rate {
+            shard.keep_until(print, RuleState::Rate(rate.unused(now)), now + left);
         }
-        (gone, is_kept)
+        (gone, rate.is_some())
     }
 
     fn count(&self, before: usize, after: usize) {
@@ -356,17 +356,17 @@ impl<O: OpenState> OpenedState<O> {
 impl OpenedState {
     /// Returns the permits of a grant to the state and to its gate; false if the state has nothing of this grant.
     fn refund(&mut self, grant: Grant, cost: i64) -> bool {
-        let given = self.open.settle(grant, cost);
-        if let Some(gate) = &mut self.gate {
-            gate.refund(&self.open, grant, cost);
+        let given = self.open.refund(grant, cost);
+        if let (Some(gate), OpenRule::Rate(open)) = (&mut self.gate, &self.open) {
+            gate.refund(open, grant, cost);
         }
         given
     }
 
     fn level(&self) -> Level {
-        match &self.gate {
-            Some(gate) => gate.level(&self.open),
-            None => self.open.level(),
+        match (&self.gate, &self.open) {
+            (Some(gate), OpenRule::Rate(open)) => gate.level(open),
+            (_, open) => open.level(),
         }
     }
 }
@@ -383,14 +383,6 @@ fn wants<'o, O: OpenState>(
         wants.push(state.want(check));
     }
     wants
-}
-
-/// The state of a key that no request has used, or whose data was lost.
-fn absent(check: &Check, loss: Option<DataLoss>, now: Micros) -> Open {
-    match loss {
-        None => check.algorithm.open(None, now),
-        Some(loss) => check.algorithm.open_after(loss, None, now),
-    }
 }
 
 #[cfg(test)]

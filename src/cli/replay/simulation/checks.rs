@@ -1,7 +1,7 @@
 //! The checks of a replayed request, where they differ from those of the gateway.
 
 use crate::{
-    algorithm::{Algorithm, Concurrency, Micros},
+    algorithm::{Concurrency, Micros, Rule},
     cli::replay::log_line::LoggedRequest,
     config::FairSharing,
     store::{Check, Turn},
@@ -28,11 +28,11 @@ pub(super) fn with_logged_tenant(
 /// The check with a lease that no call outlives.
 pub(super) fn with_long_lease(check: Check) -> Check {
     match check.algorithm {
-        Algorithm::Concurrency(rule) => {
+        Rule::Permits(rule) => {
             let rule = Concurrency::new(rule.max(), LEASE)
                 .map_or(rule, |long| long.with_turns(rule.takes_turns()));
-            Check { algorithm: Algorithm::Concurrency(rule), ..check }
+            Check { algorithm: rule.into(), ..check }
         }
-        _ => check,
+        Rule::Rate(_) => check,
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::algorithm::{Algorithm, LeakyBucket, SlidingWindow, TokenBucket};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::algorithm::{
-    Open as AnyOpen,
+    OpenRule, OpenState, Rule,
     reserve::{self, Part, Reserved, Want},
 };
 use proptest::prelude::*;
@@ -26,10 +26,10 @@ impl Permits {
         Self { rule, state: None, now: T0, notified: Vec::new() }
     }
 
-    fn with<T>(&mut self, work: impl FnOnce(&mut AnyOpen) -> T) -> T {
-        let mut open = AnyOpen::Concurrency(Open::new(self.state.as_mut(), self.now, self.rule));
+    fn with<T>(&mut self, work: impl FnOnce(&mut OpenRule) -> T) -> T {
+        let mut open = OpenRule::Permits(Open::new(self.state.as_mut(), self.now, self.rule));
         let done = work(&mut open);
-        let AnyOpen::Concurrency(mut open) = open else { panic!("another algorithm") };
+        let OpenRule::Permits(mut open) = open else { panic!("no permits") };
         self.notified.extend(open.notified().into_iter().map(|ticket| ticket.number));
         self.state = open.close().map(|(state, _)| state);
         done
@@ -187,8 +187,7 @@ fn two_kinds_of_permits_are_taken_together_or_not_at_all() {
 fn a_request_that_waits_for_permits_takes_its_permit_only_then() {
     let mut permits = Permits::new(1, 60 * SECOND);
     let rule = crate::algorithm::TokenBucket::new(1, SECOND, 1).expect("a rule");
-    let mut bucket =
-        AnyOpen::TokenBucket(crate::algorithm::token_bucket::Open::new(None, T0, rule));
+    let mut bucket = Rule::from(rule).open(None, None, T0);
     let mut ask = |permits: &mut Permits, ticket| {
         let bucket = &mut bucket;
         permits.with(|open| {

@@ -1,6 +1,7 @@
 use super::*;
 use crate::algorithm::{
-    Concurrency, FixedWindow, LeakyBucket, SlidingWindow, State, TokenBucket, WarmUp,
+    Concurrency, FixedWindow, LeakyBucket, OpenRule, OpenState, Rule, RuleState, SlidingWindow,
+    State, TokenBucket, WarmUp,
     concurrency::Ticket,
     reserve::{self, Reserved, Want},
     tests::cases,
@@ -10,6 +11,13 @@ use proptest::prelude::*;
 const T0: Micros = 1_700_000_000_000_000;
 /// The time of a permit of 10/s, ns.
 const PERMIT: i64 = 100_000_000;
+
+fn rate(state: RuleState) -> Option<State> {
+    match state {
+        RuleState::Rate(state) => Some(state),
+        RuleState::Permits(_) => None,
+    }
+}
 
 /// A limiter with its state and its gate, as a store keeps them.
 struct Limiter {
@@ -47,11 +55,12 @@ impl Limiter {
     }
 
     fn ask(&mut self, now: Micros, cost: i64, budget: Micros) -> Reserved {
-        let (mut open, mut gate) = self.open(now);
+        let (open, mut gate) = self.open(now);
+        let mut open = OpenRule::Rate(open);
         let want = Want { open: &mut open, cost, enforce: true, gate: gate.as_mut() };
         let reserved = reserve::decide(&mut [want], budget, None);
         if reserved.parts.is_some() {
-            self.state = open.close().map(|(state, _)| state);
+            self.state = open.close().and_then(|(state, _)| rate(state));
             self.gate = gate.map(|gate| gate.gate());
         }
         reserved
@@ -321,10 +330,10 @@ fn a_short_queue_waits_for_the_end_of_a_pause() {
 /// ends within the pause is refused.
 #[test]
 fn concurrency_grants_nothing_within_a_pause() {
-    let rule = Algorithm::Concurrency(Concurrency::new(2, 60_000_000).expect("a rule"));
-    let mut state = None::<State>;
+    let rule = Rule::from(Concurrency::new(2, 60_000_000).expect("a rule"));
+    let mut state = None::<RuleState>;
     let mut ask = |now, number, deadline, budget, pause: Option<Micros>| {
-        let mut open = rule.open(state.as_mut(), now);
+        let mut open = rule.open(None, state.as_mut(), now);
         if let Some(span) = pause {
             open.leases().expect("leases").pause(Gate::new(now, span, 429));
         }
@@ -352,16 +361,16 @@ fn concurrency_grants_nothing_within_a_pause() {
 /// A request that was notified just before a pause began, and asks within it, is the first one after it.
 #[test]
 fn a_notified_request_keeps_its_turn() {
-    let rule = Algorithm::Concurrency(Concurrency::new(1, 60_000_000).expect("a rule"));
-    let mut state = None::<State>;
+    let rule = Rule::from(Concurrency::new(1, 60_000_000).expect("a rule"));
+    let mut state = None::<RuleState>;
     let mut with = |now, pause: Option<Micros>, ask: Option<Ticket>, leaves: Option<Grant>| {
-        let mut open = rule.open(state.as_mut(), now);
+        let mut open = rule.open(None, state.as_mut(), now);
         let leases = open.leases().expect("leases");
         if let Some(span) = pause {
             leases.pause(Gate::new(now, span, 429));
         }
         if let Some(grant) = leaves {
-            assert!(leases.refund(grant, 1));
+            assert!(leases.refund(grant));
         }
         let queued = ask.and_then(|ticket| {
             let want = Want { open: &mut open, cost: 1, enforce: true, gate: None };

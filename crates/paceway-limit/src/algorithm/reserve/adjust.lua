@@ -1,5 +1,5 @@
--- Changes of a level without a request: permits are taken that others used, and permits come back. Twin of `lower` and
--- `charge` in reserve.rs, `refund` in open.rs and `move_up_at` in store/memory/changes.rs.
+-- Changes of a level without a request: permits are taken that others used, and permits come back. Twin of adjust.rs,
+-- `refund` in rule.rs and `move_up_at` in store/memory/changes.rs.
 
 local call, common, gates = require 'call', require 'common', require 'gate'
 local replies, reserve, states = require 'replies', require 'reserve', require 'state'

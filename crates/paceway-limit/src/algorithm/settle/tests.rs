@@ -1,7 +1,7 @@
 //! The law of each rule for the true costs, whatever was reserved for them.
 
 use crate::algorithm::{
-    Grant, MAX_BUDGET, Micros, Open,
+    Grant, MAX_BUDGET, Micros, Open, OpenRate,
     tests::{Limiter, T0, cases},
 };
 use proptest::prelude::*;
@@ -33,7 +33,7 @@ impl Limiter {
     ) -> Option<(Micros, Grant)> {
         let mut open = self.rule.open(self.state.clone().as_mut(), now);
         let (at, start) = open.earliest(from, cost);
-        if at > wait || at - from > open.longest_wait() {
+        if at > wait || at - from > open.facts().longest_wait {
             return None;
         }
         let grant = open.take(start, cost);
@@ -56,7 +56,7 @@ impl Limiter {
     }
 
     fn give_back(&mut self, now: Micros, grant: Grant, cost: i64) -> bool {
-        self.with(now, |open| open.settle(grant, cost))
+        self.with(now, |open| open.refund(grant, cost))
     }
 
     fn settle(&mut self, now: Micros, grant: Grant, cost: i64, used: i64) -> bool {
@@ -176,7 +176,7 @@ proptest! {
                 }
                 What::Settle(_, debt) => {
                     let debt = (debt % 20).clamp(1, limiter.rule.capacity());
-                    let rule = limiter.rule.endless();
+                    let rule = limiter.rule.facts().endless;
                     let mut open = rule.open(limiter.state.as_mut(), now);
                     let (at, start) = open.earliest(0, debt);
                     prop_assert!(at <= MAX_BUDGET);

@@ -113,7 +113,7 @@ proptest! {
                 let mut copies: Vec<_> = grants.iter().map(|(i, _)| limiters[*i].clone()).collect();
                 let again = decide(&mut copies.iter_mut().collect::<Vec<_>>(), now, cost, at - now);
                 prop_assert!(warms || now + again.at <= at);
-                let bounded = limiters.iter().any(|limiter| limiter.rule.longest_wait() < MAX_BUDGET);
+                let bounded = limiters.iter().any(|limiter| limiter.rule.facts().longest_wait < MAX_BUDGET);
                 prop_assert!(warms || bounded || again.parts.is_some());
             }
             let before = limiters.clone().map(|limiter| limiter.state);

@@ -3,7 +3,7 @@ mod laws;
 
 use super::*;
 use crate::algorithm::{
-    Algorithm, MAX_HOLES, Open as AnyOpen,
+    Algorithm, MAX_HOLES, Open as AnyOpen, Rule,
     reserve::{self, Want},
     tests::{Law, Limiter, T0},
 };
@@ -114,8 +114,8 @@ fn nothing_is_given_back_twice_or_late_or_to_another_state() {
 
 #[test]
 fn an_observing_limiter_changes_nothing_for_the_others() {
-    let mut strict = AnyOpen::TokenBucket(Open::new(None, T0, rule(1, SECOND, 1)));
-    let mut loose = AnyOpen::TokenBucket(Open::new(None, T0, rule(100, SECOND, 100)));
+    let mut strict = Rule::from(rule(1, SECOND, 1)).open(None, None, T0);
+    let mut loose = Rule::from(rule(100, SECOND, 100)).open(None, None, T0);
     let mut decide = || {
         let mut wants = [
             Want { open: &mut strict, cost: 1, enforce: false, gate: None },

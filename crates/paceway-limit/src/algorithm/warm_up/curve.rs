@@ -2,7 +2,7 @@
 //! arithmetic on one interval; it knows no state.
 
 use super::WarmUp;
-use crate::algorithm::Micros;
+use crate::algorithm::{MAX_BUDGET, Micros};
 
 /// A free interval before the tail, with the coldness that a grant in it begins at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,4 +85,41 @@ impl Hole {
     pub(super) fn before(&self, tail: i64) -> Self {
         Self { start: tail - self.start, end: tail - self.end, cold: self.cold }
     }
+}
+
+/// The tail and its coldness under `new` of a state of `old`: as many permits are owed, and as great a part
+/// of the warm-up is left. Rounded up, to the slower side.
+pub(super) fn converted(tail: i64, cold: i64, old: WarmUp, new: WarmUp) -> (i64, i64) {
+    let cold = old.idle(cold, (-tail).max(0));
+    let owed = tail as f64 / old.pace.per as f64;
+    let most = new.pace.full() + new.window + MAX_BUDGET * new.pace.den;
+    let tail = ((owed * new.pace.per as f64).ceil().max(0.0) as i64).min(most);
+    let cold = (cold as f64 / old.window as f64 * new.window as f64).ceil() as i64;
+    (tail, cold.min(new.window))
+}
+
+/// Converts the holes of a line of `old` (before its tail) to a line of `new` (from now). Each is as many
+/// warm permits long and as many before the tail as it was, with the same part of the coldness.
+pub(super) fn converted_holes(holes: &[Hole], tail: i64, old: WarmUp, new: WarmUp) -> Vec<Hole> {
+    let mut kept = Vec::new();
+    let mut free = i64::MIN;
+    for hole in holes {
+        let (wide, narrow) = (new.pace.per as f64, old.pace.per as f64);
+        let after = (hole.end as f64 / narrow * wide).floor() as i64;
+        // No permit begins in the past. Those that waited for an hour at a fast rate take ages at a slow one, more than fits
+        // into exact integers; a hole is as cold now as it was a whole warm-up ago.
+        if after >= tail {
+            continue;
+        }
+        let length = ((hole.start - hole.end) as f64 / narrow * wide).ceil() as i64;
+        let length = length.min(tail - after + new.window);
+        let start = (tail - after - length).max(free);
+        let cold = (hole.cold as f64 / old.window as f64 * new.window as f64).ceil() as i64;
+        let hole = Hole { start, end: start + length, cold: cold.min(new.window) };
+        if hole.end <= tail && new.place(&hole, 0, 1).is_some() {
+            kept.push(hole);
+            free = hole.end;
+        }
+    }
+    kept
 }

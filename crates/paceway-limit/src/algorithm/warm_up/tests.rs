@@ -1,6 +1,6 @@
 use super::*;
 use crate::algorithm::{
-    MAX_HOLES, Open as AnyOpen, State as AnyState,
+    MAX_HOLES, Open as AnyOpen, OpenRule, OpenState, RuleState, State as AnyState,
     reserve::{self, Reserved, Want},
 };
 use proptest::prelude::*;
@@ -33,14 +33,16 @@ impl Limiter {
 
     /// Decides as a store does: a refusal changes nothing.
     fn decide(&mut self, now: Micros, cost: i64, budget: Micros) -> Reserved {
-        let mut open = AnyOpen::WarmUp(self.open(now));
+        let mut open = OpenRule::Rate(AnyOpen::WarmUp(self.open(now)));
         let reserved = reserve::decide(
             &mut [Want { open: &mut open, cost, enforce: true, gate: None }],
             budget,
             None,
         );
         if reserved.parts.is_some() {
-            let Some((AnyState::WarmUp(state), _)) = open.close() else { panic!("no state") };
+            let Some((RuleState::Rate(AnyState::WarmUp(state)), _)) = open.close() else {
+                panic!("no state")
+            };
             self.state = Some(state);
         }
         reserved

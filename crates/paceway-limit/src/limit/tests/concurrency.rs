@@ -51,7 +51,7 @@ async fn a_rate_and_concurrency_together_let_in_what_both_allow(
     let concurrency = Concurrency::new(max, 60_000_000).expect("a rule");
     let checks: Checks = Arc::new([
         Check::new("{k}:S", Algorithm::SlidingWindow(window)),
-        Check::new("{k}:C", Algorithm::Concurrency(concurrency)),
+        Check::new("{k}:C", concurrency),
     ]);
     let [budget, length] = [budget, length].map(Duration::from_millis);
     let (started, mut calls) = (Instant::now(), Vec::new());
@@ -79,7 +79,7 @@ async fn who_leaves_while_it_waits_for_permits_gives_its_concurrency_permit_to_t
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
     let window = SlidingWindow::new(1, 400_000, 0).expect("a rule");
     let concurrency = Concurrency::new(1, 60_000_000).expect("a rule");
-    let concurrent = Check::new("{k}:C", Algorithm::Concurrency(concurrency));
+    let concurrent = Check::new("{k}:C", concurrency);
     let both: Checks =
         Arc::new([Check::new("{k}:S", Algorithm::SlidingWindow(window)), concurrent.clone()]);
     let budget = Duration::from_secs(5);
@@ -104,7 +104,7 @@ fn in_turns(max: i64, (tenant, weight, priority): (&str, i64, Priority), has_rat
     let permits = Concurrency::new(max, 60_000_000).expect("a rule").with_turns(true);
     let window = SlidingWindow::new(1_000, 1_000_000, 0).expect("a rule");
     let rate = Check::new("{k}:S", Algorithm::SlidingWindow(window)).with_turn(turn.clone());
-    let permits = Check::new("{k}:C", Algorithm::Concurrency(permits)).with_turn(turn);
+    let permits = Check::new("{k}:C", permits).with_turn(turn);
     std::iter::once(rate).filter(|_| has_rate).chain([permits]).collect()
 }
 

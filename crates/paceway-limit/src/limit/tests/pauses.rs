@@ -206,7 +206,7 @@ fn forget(store: &Arc<dyn Store>, memory: &MemoryStore, checks: &Checks) {
 async fn a_waiter_keeps_its_place_during_a_pause() {
     let (store, start) = (store(), Instant::now());
     let rule = Concurrency::new(1, 60 * SECOND).expect("a rule");
-    let checks: Checks = [Check::new("c", Algorithm::Concurrency(rule))].into();
+    let checks: Checks = [Check::new("c", rule)].into();
     let hold = |store: &Arc<dyn Store>| {
         let (store, checks) = (store.clone(), checks.clone());
         tokio::spawn(async move {

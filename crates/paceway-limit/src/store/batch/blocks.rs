@@ -8,7 +8,7 @@ mod key_block;
 
 use crate::{
     algorithm::{
-        Algorithm, Level, Micros, TokenBucket,
+        Algorithm, Level, Micros, Rule, TokenBucket,
         concurrency::Ticket,
         reserve::Part,
         token_bucket::{BlockAsk, LONGEST_USE},
@@ -85,9 +85,13 @@ impl Blocks {
     #[inline]
     fn bucket<'c>(&self, checks: &'c Checks) -> Option<(&'c Check, TokenBucket)> {
         match &**checks {
-            [check @ Check { blocks: true, algorithm: Algorithm::TokenBucket(rule), .. }] => {
-                (!self.is_off).then_some((check, *rule))
-            }
+            [
+                check @ Check {
+                    blocks: true,
+                    algorithm: Rule::Rate(Algorithm::TokenBucket(rule)),
+                    ..
+                },
+            ] => (!self.is_off).then_some((check, *rule)),
             // Most limiters are slow.
             _ => None,
         }

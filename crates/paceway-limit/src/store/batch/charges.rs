@@ -1,7 +1,7 @@
 //! Permits to charge for gateways that decide alone while this one uses the store. A charge that the store did not take is
 //! kept and sent again, since the rule would be exceeded by it otherwise.
 
-use crate::store::{Check, Entry, Reply, StoreError};
+use crate::store::{Check, Entry, Reply, StoreError, settlement};
 use ahash::RandomState;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
@@ -74,9 +74,10 @@ impl OwedCharges {
             self.0.remove(key);
             return (Vec::new(), None);
         }
-        let permits = owed.permits.min(owed.check.algorithm.piece().saturating_mul(ENTRIES));
+        let piece = owed.check.algorithm.as_rate().map_or(0, |rate| rate.piece());
+        let permits = owed.permits.min(piece.saturating_mul(ENTRIES));
         owed.permits -= permits;
-        (entries(&owed.check, permits), Some(now + owed.delay()))
+        (settlement::charges(&owed.check, permits).collect(), Some(now + owed.delay()))
     }
 }
 
@@ -86,24 +87,6 @@ impl OwedCharge {
     fn delay(&self) -> Duration {
         if self.is_ahead { AHEAD } else { AGAIN }
     }
-}
-
-/// Returns the entries that charge `permits` to the state of `check`.
-pub(super) fn entries(check: &Check, permits: i64) -> Vec<Entry> {
-    let (mut left, most) = (permits, check.algorithm.piece());
-    let mut entries = Vec::new();
-    while left > 0 {
-        // A bucket of burst 1 takes one permit at a time.
-        let cost = left.min(most);
-        left -= cost;
-        // A full window takes the charge from the next window. Counted in the full one it would change nothing: at 30/s with
-        // one of three gateways absent, 40 were granted in each second.
-        let algorithm = check.algorithm.endless();
-        entries.push(Entry::Charge {
-            check: Check { algorithm, cost, enforce: false, ..check.clone() },
-        });
-    }
-    entries
 }
 
 /// Returns what of a charge has to be sent again, and why; `None` for one that the store has taken.

@@ -3,14 +3,14 @@
 use super::{
     backlog::Backlog,
     call::Call,
-    charges::{entries, not_charged},
+    charges::not_charged,
     delayed::Later,
     queued::Origin,
     releases::{again, spend_shared, undo},
 };
 use crate::{
     algorithm::{Micros, concurrency::CLAIM},
-    store::{Check, Checks, Entry, Reply, StoreError},
+    store::{Check, Checks, Entry, Reply, StoreError, settlement},
 };
 use std::time::Duration;
 use tokio::time::Instant;
@@ -126,7 +126,7 @@ fn charge_for_others(backlog: &mut Backlog, checks: &Checks) {
     let member = backlog.callee.member.as_ref().filter(|member| member.misses_others());
     let Some(member) = member.cloned() else { return };
     for check in checks.iter() {
-        for entry in entries(check, member.share_of_others(check)) {
+        for entry in settlement::charges(check, member.share_of_others(check)) {
             backlog.charge(entry);
         }
     }

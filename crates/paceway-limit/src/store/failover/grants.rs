@@ -103,7 +103,8 @@ impl Grants {
 /// Requests, in this order, that take permits from the state of `check`, whatever its level. `due` has a number of permits
 /// for each delay in µs before which they must not be taken.
 pub(in crate::store) fn charges(check: &Check, due: &[(Micros, i64)]) -> Vec<Checks> {
-    let check = Check { algorithm: check.algorithm.spent(), enforce: false, ..check.clone() };
+    let Some(rate) = check.algorithm.as_rate() else { return Vec::new() };
+    let check = Check { algorithm: rate.facts().spent.into(), enforce: false, ..check.clone() };
     let all = due.iter().map(|(_, permits)| permits).sum::<i64>();
     // A single permit takes the first free room. A larger piece would pass over small room and leave it to other requests.
     let most = ((all + PIECES - 1) / PIECES).clamp(1, check.algorithm.capacity());
@@ -156,7 +157,7 @@ fn wait_for(check: &Check, delay: Micros, count: usize) -> Option<Check> {
     let rule = SlidingWindow::new(count, delay.min(MAX_BUDGET), 0)?;
     let nonce = RandomState::new().hash_one(NEXT.fetch_add(1, SeqCst));
     let key = format!("{}{WAIT}{nonce:016x}", check.key).into();
-    let algorithm = Algorithm::SlidingWindow(rule);
+    let algorithm = rule.into();
     Some(Check { key, algorithm, cost: count, enforce: true, horizon: 0, ..check.clone() })
 }
 

@@ -10,7 +10,7 @@ pub(super) use debt::Debt;
 use super::unasked;
 use crate::{
     algorithm::{
-        Algorithm, Micros,
+        Micros, Rule,
         concurrency::Ticket,
         reserve::{Part, Parts},
     },
@@ -136,15 +136,17 @@ impl LocalStore {
                 let Some(limiter) = state.limiter(&share.key).filter(|_| part.at >= 0) else {
                     continue;
                 };
-                match (ticket, &limiter.check.algorithm) {
-                    (Some(ticket), Algorithm::Concurrency(whole)) => {
+                match (&limiter.check.algorithm, &share.algorithm) {
+                    (Rule::Permits(whole), _) => {
+                        let Some(ticket) = ticket else { continue };
                         let permit = limiter.permits.take(whole, ticket, now);
                         parts[*i].grant = permit.grant();
                     }
-                    _ => {
+                    (_, Rule::Rate(rate)) => {
                         let grant = (part.grant.whole, now + part.at);
-                        limiter.grants.add(&share.algorithm, now, grant, share.cost);
+                        limiter.grants.add(rate, now, grant, share.cost);
                     }
+                    _ => {}
                 }
             }
             decision.parts = parts;

@@ -11,8 +11,8 @@ mod support;
 use super::*;
 use crate::{
     algorithm::{
-        Algorithm, Concurrency, FixedWindow, LeakyBucket, MAX_BUDGET, SlidingWindow, TokenBucket,
-        WarmUp,
+        Algorithm, Concurrency, FixedWindow, LeakyBucket, MAX_BUDGET, Rule, SlidingWindow,
+        TokenBucket, WarmUp,
     },
     store::{
         Beat, Entry, Heartbeat, Placement, Reply, hash_tag,
@@ -270,7 +270,7 @@ async fn a_permit_is_the_stores_when_it_is_back_and_given_back_there() {
     let (far, [failover, _]) = failovers(1);
     settled().await;
     let rule = Concurrency::new(2, MAX_BUDGET).expect("a rule");
-    let checks: Checks = [check(Algorithm::Concurrency(rule), SHARE)].into();
+    let checks: Checks = [check(rule, SHARE)].into();
     let mut tickets = Vec::new();
     let mut ask = async || {
         let callable = failover.calls().ticket();
@@ -311,7 +311,7 @@ async fn two_gateways_hold_no_more_permits_than_there_are_through_an_outage() {
     let processes = [process(&backend), process(&backend)];
     settled().await;
     let rule = Concurrency::new(4, MAX_BUDGET).expect("a rule");
-    let checks: Checks = [check(Algorithm::Concurrency(rule), SHARE)].into();
+    let checks: Checks = [check(rule, SHARE)].into();
     let mut held = Vec::new();
     for tick in 0..600 {
         match tick {

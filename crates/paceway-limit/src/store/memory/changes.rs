@@ -3,9 +3,9 @@
 use super::{MemoryStore, OpenedState, wants};
 use crate::{
     algorithm::{
-        Gate, Grant, Level, Micros, Open, concurrency,
+        Gate, Grant, Level, Micros, OpenRule, OpenState, concurrency,
         gate::OpenGate,
-        reserve::{self, Part, Want},
+        reserve::{self, Part},
         token_bucket::BlockAsk,
     },
     store::{Check, Checks, Decision, Pause, Reply},
@@ -45,7 +45,8 @@ impl MemoryStore {
     ) -> Decision {
         let mut shards = self.lock_all(checks);
         let mut opened = self.open_all(&mut shards, checks, now);
-        let before: SmallVec<[Open; 2]> = opened.iter().map(|state| state.open.clone()).collect();
+        let before: SmallVec<[OpenRule; 2]> =
+            opened.iter().map(|state| state.open.clone()).collect();
         // A gate counts permits, and knows no free ones before others.
         let mut is_given = opened.iter().all(|state| state.gate.is_none());
         for ((check, state), part) in checks.iter().zip(&mut opened).zip(parts) {
@@ -130,9 +131,8 @@ impl MemoryStore {
         let mut level = Level::default();
         self.change(now, check, |opened| {
             let OpenedState { open, gate, .. } = &mut *opened;
-            let gate = gate.as_deref_mut();
-            let lowered =
-                reserve::lower(&mut Want { open, cost: 1, enforce: true, gate }, remaining.max(0));
+            let lower = |open| reserve::lower(open, gate.as_deref_mut(), remaining.max(0));
+            let lowered = open.rate_mut().is_some_and(lower);
             level = opened.level();
             lowered
         });
@@ -143,7 +143,7 @@ impl MemoryStore {
     pub(super) fn charge_at(&self, now: Micros, check: &Check) -> i64 {
         let mut left = check.cost;
         self.change(now, check, |opened| {
-            left = reserve::charge(&mut opened.open, check.cost);
+            left = opened.open.rate_mut().map_or(left, |open| reserve::charge(open, check.cost));
             left < check.cost
         });
         left
@@ -155,14 +155,16 @@ impl MemoryStore {
         self.change(now, check, |opened| {
             if let Some(leases) = opened.open.leases() {
                 leases.pause(gate);
-            } else {
+            } else if let (Some(open), Some(rule)) =
+                (opened.open.rate_mut(), check.algorithm.as_rate())
+            {
                 let gate = if pause.empties(check) {
-                    gate.beside(&opened.open, &check.algorithm)
+                    gate.beside(open, rule)
                 } else {
                     gate.keeping_level()
                 };
                 let gate = opened.gate.as_ref().map_or(gate, |old| old.or_later(gate));
-                opened.gate = OpenGate::new(gate, now, &check.algorithm).map(Box::new);
+                opened.gate = OpenGate::new(gate, now, rule).map(Box::new);
             }
             level = opened.level();
             // The state of a rate does not change.

@@ -2,7 +2,7 @@
 
 use super::{MemoryStore, OpenedState, shard::Shard, stored_state::Print};
 use crate::{
-    algorithm::{Algorithm, Micros, OpenState, concurrency::Ticket, token_bucket},
+    algorithm::{Algorithm, Micros, OpenState, Rule, concurrency::Ticket, token_bucket},
     store::Check,
 };
 use parking_lot::MutexGuard;
@@ -62,7 +62,8 @@ impl MemoryStore {
         checks: &[Check],
         now: Micros,
     ) -> Option<OpenedState<token_bucket::Open>> {
-        let [check @ Check { algorithm: Algorithm::TokenBucket(rule), .. }] = checks else {
+        let [check @ Check { algorithm: Rule::Rate(Algorithm::TokenBucket(rule)), .. }] = checks
+        else {
             return None;
         };
         let (print, loss) = (shards.print(0), self.loss(check));

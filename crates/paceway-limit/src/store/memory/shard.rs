@@ -9,7 +9,8 @@ use super::{
 };
 use crate::{
     algorithm::{
-        Algorithm, DataLoss, Micros, Open, OpenState, State, TokenBucket,
+        Algorithm, DataLoss, Micros, Open, OpenRule, OpenState, Rule, RuleState, State,
+        TokenBucket,
         fair::Queue,
         gate::OpenGate,
         timeline::{self, Pace},
@@ -63,7 +64,7 @@ enum Aside {
     /// The unused slots of a token bucket.
     Holes(Vec<(i64, i64)>),
     /// A state of another kind, and the instant from which it equals an absent one.
-    State(Micros, Box<State>),
+    State(Micros, Box<RuleState>),
 }
 
 // === impl Shard ===
@@ -77,31 +78,30 @@ impl Shard {
         self.states.find(print.home(), |kept| kept.print == print)
     }
 
-    /// Opens a state as [`Algorithm::open`] does, or [`Algorithm::open_after`] a data loss; `None` if the position holds no
-    /// state that counts.
+    /// Opens a state as [`Rule::open`] does; `None` if the position holds no state that counts.
     pub(super) fn open(
         &mut self,
         place: StateIndex,
-        algorithm: &Algorithm,
+        rule: &Rule,
         loss: Option<DataLoss>,
         now: Micros,
-    ) -> Option<Open> {
+    ) -> Option<OpenRule> {
         let kept = *self.states.get(place)?;
         if kept.kind.pace().is_some() {
             // The key contains the letter of its algorithm, so the state has the same one.
-            let Algorithm::TokenBucket(rule) = algorithm else { return None };
-            return self.open_bucket(place, *rule, loss, now).map(Open::TokenBucket);
+            let Rule::Rate(Algorithm::TokenBucket(rule)) = rule else { return None };
+            let open = self.open_bucket(place, *rule, loss, now)?;
+            return Some(OpenRule::Rate(Open::TokenBucket(open)));
         }
         let Aside::State(_, state) = self.asides.get_mut(kept.place_aside()?)? else { return None };
         match loss {
-            None => Some(algorithm.open(Some(state), now)),
             Some(loss) if loss.takes(state) => None,
-            Some(loss) => Some(algorithm.open_after(loss, Some(state), now)),
+            loss => Some(rule.open(loss, Some(state), now)),
         }
     }
 
     /// The state of a print, if it is of a kind that is not packed.
-    pub(super) fn kept(&self, print: Print) -> Option<&State> {
+    pub(super) fn kept(&self, print: Print) -> Option<&RuleState> {
         let place = self.states.get(self.find(print)?)?.place_aside()?;
         match self.asides.get(place)? {
             Aside::State(_, state) => Some(state),
@@ -143,7 +143,7 @@ impl Shard {
     pub(super) fn open_gate(
         &mut self,
         print: Print,
-        rule: &Algorithm,
+        rule: &Rule,
         now: Micros,
     ) -> Option<Box<OpenGate>> {
         // Mostly no limiter is paused.
@@ -151,9 +151,9 @@ impl Shard {
     }
 
     #[cold]
-    fn find_gate(&mut self, print: Print, rule: &Algorithm, now: Micros) -> Option<Box<OpenGate>> {
+    fn find_gate(&mut self, print: Print, rule: &Rule, now: Micros) -> Option<Box<OpenGate>> {
         let gate = self.gates.get(print)?;
-        let open = OpenGate::new(gate, now, rule);
+        let open = OpenGate::new(gate, now, rule.as_rate()?);
         if open.is_none() {
             self.remove_gate(print);
         }
@@ -192,12 +192,12 @@ impl Shard {
         &mut self,
         print: Print,
         place: Option<StateIndex>,
-        state: State,
+        state: RuleState,
         past: Micros,
     ) {
         let (place, aside) = self.at(print, place);
         let kept = match state {
-            State::TokenBucket(state) if !state.has_credit() => {
+            RuleState::Rate(State::TokenBucket(state)) if !state.has_credit() => {
                 self.packed(print, aside, state, past)
             }
             other => self.unpacked(print, aside, other, past),
@@ -206,7 +206,7 @@ impl Shard {
     }
 
     /// Keeps a state that matters until `past`, which is later than its own end.
-    pub(super) fn keep_until(&mut self, print: Print, state: State, past: Micros) {
+    pub(super) fn keep_until(&mut self, print: Print, state: RuleState, past: Micros) {
         let (place, aside) = self.at(print, None);
         let kept = self.unpacked(print, aside, state, past);
         self.set(place, kept);
@@ -244,7 +244,7 @@ impl Shard {
         let (packed, pace, holes) = timeline::Packed::new(state);
         let known = self.paces.iter().position(|known| *known == pace);
         let Some(pace_at) = known.or_else(|| self.remember(pace)) else {
-            let state = State::TokenBucket(packed.unpack(pace, holes));
+            let state = RuleState::Rate(State::TokenBucket(packed.unpack(pace, holes)));
             return self.unpacked(print, aside, state, past);
         };
         let holes = (!holes.is_empty()).then_some(Aside::Holes(holes));
@@ -256,7 +256,7 @@ impl Shard {
         &mut self,
         print: Print,
         aside: Option<usize>,
-        state: State,
+        state: RuleState,
         past: Micros,
     ) -> StoredState {
         let aside = self.lay_aside(aside, Some(Aside::State(past, Box::new(state))));

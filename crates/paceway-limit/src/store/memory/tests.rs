@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     algorithm::{
-        Algorithm, Concurrency, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket, WarmUp,
+        Algorithm, Concurrency, FixedWindow, LeakyBucket, Rule, SlidingWindow, TokenBucket, WarmUp,
         fair::Priority,
     },
     store::{Pause, Turn},
@@ -16,20 +16,20 @@ const MINUTE: Micros = 60_000_000;
 const COMPANIONS: usize = 100;
 
 /// Rules that grant five permits in this minute and no more.
-fn rules() -> [Algorithm; 6] {
+fn rules() -> [Rule; 6] {
     [
-        Algorithm::TokenBucket(TokenBucket::new(1, MINUTE, 5).expect("a rule")),
-        Algorithm::SlidingWindow(SlidingWindow::new(5, MINUTE, 0).expect("a rule")),
-        Algorithm::FixedWindow(FixedWindow::new(5, MINUTE).expect("a rule")),
-        Algorithm::LeakyBucket(LeakyBucket::new(1, MINUTE, 0, None).expect("a rule")),
-        Algorithm::WarmUp(WarmUp::new(1, MINUTE, MINUTE, 3.0).expect("a rule")),
-        Algorithm::Concurrency(Concurrency::new(5, MINUTE).expect("a rule")),
+        Rule::from(TokenBucket::new(1, MINUTE, 5).expect("a rule")),
+        Rule::from(SlidingWindow::new(5, MINUTE, 0).expect("a rule")),
+        Rule::from(FixedWindow::new(5, MINUTE).expect("a rule")),
+        Rule::from(LeakyBucket::new(1, MINUTE, 0, None).expect("a rule")),
+        Rule::from(WarmUp::new(1, MINUTE, MINUTE, 3.0).expect("a rule")),
+        Rule::from(Concurrency::new(5, MINUTE).expect("a rule")),
     ]
 }
 
 fn companion(i: usize) -> Check {
     let rule = TokenBucket::new(1_000, 1_000_000, 1_000).expect("a rule");
-    Check::new(format!("p:{{other{i}}}:T:other{i}"), Algorithm::TokenBucket(rule))
+    Check::new(format!("p:{{other{i}}}:T:other{i}"), Rule::from(rule))
 }
 
 /// Asks at `NOW` for a limiter alone, or with this companion before or after it.
@@ -52,7 +52,7 @@ fn granted(store: &MemoryStore, own: &Check) -> usize {
 fn a_limiter_has_one_state_whatever_others_are_named_with_it() {
     for rule in rules() {
         let most = match rule {
-            Algorithm::LeakyBucket(_) | Algorithm::WarmUp(_) => 1,
+            Rule::Rate(Algorithm::LeakyBucket(_) | Algorithm::WarmUp(_)) => 1,
             _ => 5,
         };
         for key in ["p:{a}:T:a", "p:{a}:T:a:acme", "no tag"] {
@@ -90,7 +90,7 @@ fn calls_about_one_limiter_and_about_several_change_one_state() {
 #[tokio::test]
 async fn a_release_wakes_a_waiter_whose_list_begins_with_another_limiter() {
     let permit = Concurrency::new(1, MINUTE).expect("a rule");
-    let own = Check::new("p:{a}:C:a", Algorithm::Concurrency(permit));
+    let own = Check::new("p:{a}:C:a", Rule::from(permit));
     for i in 0..COMPANIONS {
         let store = MemoryStore::default();
         let holds: Checks = [own.clone()].into();

@@ -3,7 +3,7 @@
 use super::{MemoryStore, OpenedState, shard::Shard, stored_state::Print, wants};
 use crate::{
     algorithm::{
-        MAX_BUDGET, Micros, State,
+        MAX_BUDGET, Micros, OpenState, RuleState,
         concurrency::Ticket,
         fair::{
             Place, Queue, Turns,
@@ -173,8 +173,8 @@ impl MemoryStore {
         let shared = check.overflow.as_ref().map(|shared| self.print(shared));
         let mut prints = [Some(own), shared].into_iter().flatten();
         prints.find_map(|print| match shard.kept(print)? {
-            State::Concurrency(state) => state.turns().map(&read),
-            _ => None,
+            RuleState::Permits(state) => state.turns().map(&read),
+            RuleState::Rate(_) => None,
         })
     }
 
@@ -225,7 +225,8 @@ impl OpenedState {
     /// Gives free permits to the requests that wait for the last slots; returns whether the state has changed. A gate counts
     /// permits, and knows no free ones before others.
     fn fill(&mut self, queue: &mut Queue, now: Micros, effects: &mut Effects) -> bool {
-        queue.has_room() && self.gate.is_none() && queue.fill(now, &mut self.open, effects)
+        let fill = |open| queue.has_room() && queue.fill(now, open, effects);
+        self.gate.is_none() && self.open.rate_mut().is_some_and(fill)
     }
 }
 
@@ -296,9 +297,9 @@ fn book(
         budget: asked.budget,
         retry_after: decision.retry_after,
     };
-    (is_its_own && asked.is_too_late(queue, decision))
-        .then(|| queue.book(now, &mut opened.open, &check.algorithm, refused))
-        .flatten()
+    let is_booked = is_its_own && asked.is_too_late(queue, decision);
+    let open = opened.open.rate_mut().filter(|_| is_booked)?;
+    queue.book(now, open, check.algorithm.as_rate()?, refused)
 }
 
 /// Lets an admitted request wait for its turn: the queue has its permits, and the decision names its place.

@@ -2,7 +2,7 @@
 //! cost, are one of them. Sends nothing.
 
 use crate::{
-    algorithm::Algorithm,
+    algorithm::{Algorithm, Rule},
     store::{Check, Entry},
 };
 use ahash::{HashMap, HashSet};
@@ -36,7 +36,9 @@ fn alone(entry: &Entry) -> Option<&Check> {
     let Entry::Reserve { checks, budget: 0.., ticket: None } = entry else { return None };
     let [check] = &**checks else { return None };
     match check.algorithm {
-        Algorithm::TokenBucket(rule) if check.enforce && rule.is_usual(check.cost) => Some(check),
+        Rule::Rate(Algorithm::TokenBucket(rule)) if check.enforce && rule.is_usual(check.cost) => {
+            Some(check)
+        }
         _ => None,
     }
 }

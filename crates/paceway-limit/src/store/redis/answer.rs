@@ -4,7 +4,7 @@
 use super::{alike::Alike, call::ScriptCall, epoch::Epoch, wire};
 use crate::{
     algorithm::{
-        Algorithm, EXACT, Grant, Level, Micros, Open,
+        Algorithm, EXACT, Grant, Level, Micros, Rule,
         concurrency::Queued,
         fair::{Priority, turns::MAX_TENANTS},
         reserve::{self, Want},
@@ -85,12 +85,13 @@ impl ScriptCall<'_> {
             entries().for_each(|(i, _)| replies[i] = Some(failed.clone()));
             return Some(());
         }
-        let Algorithm::TokenBucket(rule) = self.entries[group[0]].checks()[0].algorithm else {
+        let Rule::Rate(Algorithm::TokenBucket(rule)) = self.entries[group[0]].checks()[0].algorithm
+        else {
             return None;
         };
         let mut admitted = numbers.next()?;
         let (tail, born) = (numbers.next()?, numbers.next()?);
-        let mut open = Open::TokenBucket(token_bucket::Open::reported(rule, now, tail, born)?);
+        let mut open = token_bucket::Open::reported(rule, now, tail, born)?;
         for (i, entry) in entries() {
             let cost = entry.checks()[0].cost;
             let want = Want { open: &mut open, cost, enforce: true, gate: None };

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     algorithm::{
-        Algorithm, Grant, Micros, concurrency::Ticket, fair::Place, gate::MAX_PAUSE, reserve::Part,
+        Grant, Micros, Rule, concurrency::Ticket, fair::Place, gate::MAX_PAUSE, reserve::Part,
         token_bucket::BlockAsk,
     },
     store::{Check, Checks, Entry, OnLoss, Turn, turn::of_queue},
@@ -195,7 +195,7 @@ impl<'e> ScriptCall<'e> {
         self.number(key);
         let queue = if has_queue { self.queue_of(check) } else { 0 };
         self.number(queue);
-        let args = check.algorithm.args();
+        let args = check.algorithm.numbers();
         self.number(25 + 8 * args.len() as i64);
         self.packed.push(check.algorithm.letter());
         for number in [check.cost, check.enforce.into(), horizon(check)] {
@@ -257,5 +257,5 @@ fn horizon(check: &Check) -> Micros {
 
 /// Whether the requests that wait for permits of a concurrency limiter take turns.
 fn takes_turns(check: &Check) -> bool {
-    matches!(check.algorithm, Algorithm::Concurrency(rule) if rule.takes_turns())
+    matches!(check.algorithm, Rule::Permits(rule) if rule.takes_turns())
 }

@@ -10,7 +10,7 @@
 //! others at least the share of their weights, and at least half of the permits.
 
 use super::{AHEAD, LOOKS, Queue};
-use crate::algorithm::{Algorithm, Grant, Micros, Open, ceil_div, fair::Priority};
+use crate::algorithm::{Algorithm, Grant, Micros, Open, OpenRate, ceil_div, fair::Priority};
 use std::{mem, sync::Arc};
 
 /// The bookings of one limiter. Further requests are refused without one.

@@ -2,7 +2,7 @@
 //! no slot stays unused while a request waits.
 
 use super::{Effects, Grants, LOOKS, MOST_MOVED, Queue, Slot};
-use crate::algorithm::{Micros, Open};
+use crate::algorithm::{Micros, Open, OpenRate};
 
 impl Queue {
     /// Notes that a limiter of the requests is paused until this instant; 0 if none is.
@@ -48,7 +48,7 @@ impl Queue {
     fn moves(&mut self, now: Micros, open: &mut Open, number: u64, effects: &mut Effects) -> bool {
         let Some(it) = self.waiting.get(&number) else { return false };
         let (at, cost, before) = (it.slot.at, it.cost, open.clone());
-        if open.settle(it.slot.grants[0], cost) {
+        if open.refund(it.slot.grants[0], cost) {
             let (wait, start) = open.earliest(0, cost);
             if now + wait < at {
                 let grants = Grants::from_elem(open.take(start, cost), 1);

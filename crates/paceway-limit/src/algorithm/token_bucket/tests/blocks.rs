@@ -125,7 +125,7 @@ proptest! {
                     let rest = Algorithm::TokenBucket(rule).unused_part(grant, cost, 1);
                     let (grant, cost) = rest.expect("some are unused");
                     let mut open = bucket.open(now);
-                    open.settle(grant, cost);
+                    open.refund(grant, cost);
                     bucket.keep(open);
                 }
                 Step::Leave(i) if i < waiting.len() => {
@@ -155,7 +155,7 @@ proptest! {
         let rest = Algorithm::TokenBucket(rule).unused_part(grant, cost, 1);
         let (grant, cost) = rest.expect("some are unused");
         let mut open = bucket.open(T0 + first);
-        open.settle(grant, cost);
+        open.refund(grant, cost);
         bucket.keep(open);
         let last = block.iter().map(|permit| permit.until.min(T0 + longest)).max().unwrap_or(T0);
         let now = last.min(T0 + first + second).max(T0 + first);

@@ -3,7 +3,7 @@
 
 use super::state::LocalState;
 use crate::{
-    algorithm::{Level, Micros, concurrency::Ticket},
+    algorithm::{Level, Micros, Rule, concurrency::Ticket},
     store::{
         Check, Checks,
         failover::grants::{Grants, charges},
@@ -54,19 +54,20 @@ impl LocalState {
             before,
             grants: Grants::default(),
         };
-        if share.is_lease() {
-            let until = now + whole.algorithm.lease().unwrap_or_default();
-            let (tickets, new) = limiter.permits.due(until);
-            let checks: Checks = [Check { enforce: false, ..whole.clone() }].into();
-            debt.asks = tickets.into_iter().map(|ticket| (checks.clone(), Some(ticket))).collect();
-            debt.count = new;
-        } else {
-            let owed = share.algorithm.owed(level, before.0.after(now - before.1));
-            let (grants, permits) =
-                limiter.grants.take(&share.algorithm, now, |ahead| owed - ahead);
-            debt.count = permits.iter().map(|(_, permits)| permits).sum();
-            debt.asks = charges(&whole, &permits).into_iter().map(|ask| (ask, None)).collect();
-            (debt.grants, limiter.known) = (grants, (level, now));
+        match &share.algorithm {
+            Rule::Permits(rule) => {
+                let (tickets, new) = limiter.permits.due(now + rule.lease());
+                let checks: Checks = [Check { enforce: false, ..whole }].into();
+                let asks = tickets.into_iter().map(|ticket| (checks.clone(), Some(ticket)));
+                (debt.asks, debt.count) = (asks.collect(), new);
+            }
+            Rule::Rate(rate) => {
+                let owed = rate.owed(level, before.0.after(now - before.1));
+                let (grants, permits) = limiter.grants.take(rate, now, |ahead| owed - ahead);
+                debt.count = permits.iter().map(|(_, permits)| permits).sum();
+                debt.asks = charges(&whole, &permits).into_iter().map(|ask| (ask, None)).collect();
+                (debt.grants, limiter.known) = (grants, (level, now));
+            }
         }
         (!debt.asks.is_empty()).then_some(debt)
     }

@@ -4,7 +4,7 @@
 use super::limiter::LocalLimiter;
 use crate::{
     algorithm::{
-        Algorithm, Concurrency, Grant, Level, MAX_BUDGET, Micros, concurrency::Ticket,
+        Algorithm, Concurrency, Grant, Level, MAX_BUDGET, Micros, Rule, concurrency::Ticket,
         reserve::Part,
     },
     store::{
@@ -77,7 +77,8 @@ impl LocalState {
         let now = self.now();
         let owes = |state: &Self, limiter: &LocalLimiter| {
             let share = state.share(&limiter.check, limiter.check.key.clone());
-            let owed = share.algorithm.owed(state.level(&share, now), Level::default());
+            let owed = |rate: &Algorithm| rate.owed(state.level(&share, now), Level::default());
+            let owed = share.algorithm.as_rate().map_or(0, owed);
             (share, owed)
         };
         let before: Vec<_> = self
@@ -116,13 +117,15 @@ impl LocalState {
     /// The check that decides `check` here, on the state named `key`: its algorithm is one gateway's share of the rule.
     pub(super) fn share(&self, check: &Check, key: Arc<str>) -> Check {
         let algorithm = match (check.algorithm, check.on_failure) {
-            (Algorithm::Concurrency(whole), _) => {
+            (Rule::Permits(whole), _) => {
                 let permits = self.limiters.get(&key).map(|limiter| &limiter.permits);
                 let (gateways, now) = (self.sharing(check), self.now());
                 let rule = permits.map(|permits| permits.rule(&whole, gateways, now));
-                Algorithm::Concurrency(rule.unwrap_or(whole).with_turns(false))
+                rule.unwrap_or(whole).with_turns(false).into()
             }
-            (whole, OnFailure::Share { period }) => whole.share(self.gateways, period, check.cost),
+            (Rule::Rate(whole), OnFailure::Share { period }) => {
+                whole.share(self.gateways, period, check.cost).into()
+            }
             (whole, _) => whole,
         };
         // First come, first served: the tenants of one gateway are not those of all.
@@ -199,13 +202,13 @@ impl LocalState {
     /// Enters the permits that the store has granted to this process, and removes those that are gone.
     fn apply(&self, whole: &Check, (new, gone): Synced, now: Micros) {
         for (holder, left) in new {
-            let Algorithm::Concurrency(rule) = whole.algorithm else { continue };
+            let Rule::Permits(rule) = whole.algorithm else { continue };
             let Some(rule) = Concurrency::new(rule.max(), left.clamp(1, rule.lease())) else {
                 continue;
             };
             let ticket = Ticket { gateway: holder.0, number: holder.1, deadline: Ticket::HELD };
             // A rule without permits notifies no waiting request; those wait for the rule of this gateway.
-            let algorithm = Algorithm::Concurrency(rule.with_max(0));
+            let algorithm = rule.with_max(0).into();
             let checks = [Check { algorithm, enforce: false, ..whole.clone() }].into();
             self.run(now, Entry::Reserve { checks, budget: 0, ticket: Some(ticket) });
         }
@@ -219,10 +222,12 @@ impl LocalState {
     /// A limiter whose state is as full as the shared one was at its last report.
     fn new_limiter(&self, health: &Health, check: Check, now: Micros) -> LocalLimiter {
         let share = self.share(&check, check.key.clone());
-        if let Some((level, ago)) = health.known.level(&check.key).filter(|_| !check.is_lease()) {
+        if let (Rule::Rate(rate), Rule::Rate(whole)) = (share.algorithm, check.algorithm)
+            && let Some((level, ago)) = health.known.level(&check.key)
+        {
             let level = level.after(i64::try_from(ago.as_micros()).unwrap_or(i64::MAX));
-            let since = now - share.algorithm.since(level.reset_after);
-            for permits in share.algorithm.begin(&check.algorithm, level) {
+            let since = now - rate.since(level.reset_after);
+            for permits in rate.begin(&whole, level) {
                 for checks in takes(&share, permits) {
                     self.run(since, Entry::Reserve { checks, budget: MAX_BUDGET, ticket: None });
                 }
@@ -290,8 +295,10 @@ impl LocalState {
             };
         }
         let share = self.share(check, key);
-        if let Some(limiter) = self.limiters.get_mut(&share.key) {
-            limiter.grants.refund(&share.algorithm, part.grant.whole, share.cost);
+        if let (Some(limiter), Rule::Rate(rate)) =
+            (self.limiters.get_mut(&share.key), &share.algorithm)
+        {
+            limiter.grants.refund(rate, part.grant.whole, share.cost);
         }
         self.run(self.now(), Entry::Refund { check: share, grant: part.grant });
         true
@@ -302,10 +309,11 @@ impl LocalState {
     pub(super) fn settle(&mut self, check: &Check, part: Part, used: i64) {
         let Some(key) = self.key_of(check) else { return };
         let share = self.share(check, key);
-        let unused = share.algorithm.unused_part(part.grant, share.cost, used);
+        let Rule::Rate(rate) = share.algorithm else { return };
+        let unused = rate.unused_part(part.grant, share.cost, used);
         let Some((grant, cost)) = unused.filter(|_| part.at >= 0) else { return };
         if let Some(limiter) = self.limiters.get_mut(&share.key) {
-            limiter.grants.refund(&share.algorithm, part.grant.whole, cost);
+            limiter.grants.refund(&rate, part.grant.whole, cost);
         }
         self.run(self.now(), Entry::Refund { check: Check { cost, ..share }, grant });
     }
@@ -314,6 +322,7 @@ impl LocalState {
     pub(super) fn owe(&mut self, health: &Health, check: &Check, permits: i64) {
         let now = self.now();
         let share = self.begin(health, check, now);
+        let Rule::Rate(rate) = share.algorithm else { return };
         for entry in settlement::charges(&share, permits) {
             let [check] = entry.checks() else { return };
             let checks = [check.clone()].into();
@@ -323,7 +332,7 @@ impl LocalState {
                 && let Some(limiter) = self.limiters.get_mut(&share.key)
             {
                 let grant = (part.grant.whole, now + part.at);
-                limiter.grants.add(&share.algorithm, now, grant, check.cost);
+                limiter.grants.add(&rate, now, grant, check.cost);
             }
         }
     }
@@ -381,12 +390,14 @@ impl LocalState {
 /// Requests, in this order, that take `permits` from the new state of `check`. Each takes as many as the limiter grants at
 /// once, such as a window.
 fn takes(check: &Check, permits: i64) -> impl Iterator<Item = Checks> + use<> {
-    let check = Check { algorithm: check.algorithm.endless(), enforce: false, ..check.clone() };
-    let (mut left, most) = (permits, check.algorithm.capacity());
-    let costs = std::iter::from_fn(move || {
-        let cost = left.min(most);
+    let rate = check.algorithm.as_rate().copied();
+    let (check, mut left) = (Check { enforce: false, ..check.clone() }, permits);
+    let takes = std::iter::from_fn(move || {
+        let rate = rate?;
+        let cost = left.min(rate.capacity());
         left -= cost;
-        (cost > 0).then_some(cost)
+        let check = || Check { algorithm: rate.facts().endless.into(), cost, ..check.clone() };
+        (cost > 0).then(|| [check()].into())
     });
-    costs.take(PIECES).map(move |cost| [Check { cost, ..check.clone() }].into())
+    takes.take(PIECES)
 }

@@ -163,7 +163,6 @@ fn keeps_its_law(rule: Algorithm, outage: Outage) -> Result<(), TestCaseError> {
         }
         Algorithm::SlidingWindow(_) => slides(&grants, outage.shares()),
         Algorithm::FixedWindow(_) => windows(&grants, outage.shares()),
-        Algorithm::Concurrency(_) => Ok(()),
     }
 }
 

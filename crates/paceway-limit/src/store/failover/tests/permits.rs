@@ -28,7 +28,7 @@ impl Drop for Running<'_> {
 }
 
 fn four(lease: Micros) -> Checks {
-    let rule = Algorithm::Concurrency(Concurrency::new(MAX, lease).expect("a rule"));
+    let rule = Rule::from(Concurrency::new(MAX, lease).expect("a rule"));
     [check(rule, SHARE).with_horizon(rule.horizon(0, 1))].into()
 }
 
@@ -201,7 +201,7 @@ async fn called(waiting: &mut VecDeque<Waiter>) -> Option<Waiter> {
 async fn waiters_do_not_hand_each_other_a_permit_for_ever() {
     let (far, [failover, _]) = failovers(1);
     settled().await;
-    let rule = Algorithm::Concurrency(Concurrency::new(1, 60 * SECOND).expect("a rule"));
+    let rule = Rule::from(Concurrency::new(1, 60 * SECOND).expect("a rule"));
     let checks: Checks = [check(rule, SHARE).with_horizon(rule.horizon(SECOND, 1))].into();
     let (store, budget): (Arc<dyn Store>, _) = (Arc::new(failover.clone()), Duration::from_secs(1));
     let ask = || limit::ask(&store, &checks, budget);
@@ -325,7 +325,7 @@ async fn permits_of_a_server_that_is_away_alone_are_given_after_a_lease() {
     let [failover, _] = process(&backend);
     settled().await;
     let rule = crate::algorithm::Concurrency::new(4, 10_000_000).expect("a rule");
-    let checks: Checks = [check(Algorithm::Concurrency(rule), SHARE)].into();
+    let checks: Checks = [check(rule, SHARE)].into();
     let mut given = Vec::new();
     for second in 0..30 {
         let ticket = Some(failover.calls().ticket().ticket);

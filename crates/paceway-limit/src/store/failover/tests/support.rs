@@ -147,7 +147,7 @@ pub(super) fn sides(
     [failover, Failover::with_recovery(keeper, noop(), process, watch::channel([].into()).1)]
 }
 
-pub(super) fn check(algorithm: Algorithm, on_failure: OnFailure) -> Check {
+pub(super) fn check(algorithm: impl Into<Rule>, on_failure: OnFailure) -> Check {
     Check::new("{t}:a", algorithm).with_on_failure(on_failure)
 }
 

@@ -1,14 +1,15 @@
 //! States that are put, found, packed and swept.
 
 use super::*;
-use crate::algorithm::{SlidingWindow, TokenBucket};
+use crate::algorithm::{OpenRate, SlidingWindow, TokenBucket};
 
-const RULE: Algorithm = Algorithm::TokenBucket(TokenBucket::ONE_A_SECOND);
+const RULE: Rule = Rule::Rate(Algorithm::TokenBucket(TokenBucket::ONE_A_SECOND));
 
-fn state(now: Micros) -> (State, Micros) {
-    let mut open = RULE.open(None, now);
-    let (_, start) = open.earliest(0, 1);
-    open.take(start, 1);
+fn state(now: Micros) -> (RuleState, Micros) {
+    let mut open = RULE.open(None, None, now);
+    let rate = open.rate_mut().expect("a rate");
+    let (_, start) = rate.earliest(0, 1);
+    rate.take(start, 1);
     open.close().expect("a state")
 }
 
@@ -39,12 +40,13 @@ fn prints_that_agree_in_their_hash_alone_are_two() {
     assert!(shard.len() == 2 && shard.remove(one) && shard.find(other).is_some());
 }
 
-fn window() -> (Algorithm, State, Micros) {
+fn window() -> (Rule, RuleState, Micros) {
     let rule = SlidingWindow::new(3, 1_000_000, 0).expect("a rule");
-    let rule = Algorithm::SlidingWindow(rule);
-    let mut open = rule.open(None, 0);
-    let (_, start) = open.earliest(0, 2);
-    open.take(start, 2);
+    let rule = Rule::from(rule);
+    let mut open = rule.open(None, None, 0);
+    let rate = open.rate_mut().expect("a rate");
+    let (_, start) = rate.earliest(0, 2);
+    rate.take(start, 2);
     let (state, ttl) = open.close().expect("a state");
     (rule, state, ttl)
 }
@@ -102,16 +104,17 @@ fn what_is_packed_is_what_it_was() {
     let mut shard = Shard::default();
     for count in 1..=MOST_PACES as i64 + 10 {
         let rule = TokenBucket::new(count, 10_000_000, 20).expect("a rule");
-        let rule = Algorithm::TokenBucket(rule);
-        let mut open = rule.open(None, 5);
+        let rule = Rule::from(rule);
+        let mut open = rule.open(None, None, 5);
+        let rate = open.rate_mut().expect("a rate");
         let mut grants = Vec::new();
         for _ in 0..40 {
-            let (_, start) = open.earliest(0, 1);
-            grants.push(open.take(start, 1));
+            let (_, start) = rate.earliest(0, 1);
+            grants.push(rate.take(start, 1));
         }
-        assert!(open.refund(grants[30], 1), "a hole");
+        assert!(rate.refund(grants[30], 1), "a hole");
         let (mut state, ttl) = open.close().expect("a state");
-        let expected = rule.open(Some(&mut state), 1000);
+        let expected = rule.open(None, Some(&mut state), 1000);
         shard.put(print(count as u64), None, state, 5 + ttl);
         for _ in 0..2 {
             let place = shard.find(print(count as u64)).expect("a state");

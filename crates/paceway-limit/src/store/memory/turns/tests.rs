@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::{
-    algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket, fair::Priority},
+    algorithm::{Algorithm, FixedWindow, OpenRate, SlidingWindow, TokenBucket, fair::Priority},
     store::{Entry, Reply, Turn},
 };
 use proptest::{collection::vec, prelude::*};
