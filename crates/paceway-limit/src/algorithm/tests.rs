@@ -4,6 +4,7 @@
 
 mod changes;
 mod exact;
+mod laws;
 mod side_by_side;
 mod together;
 mod upstream;

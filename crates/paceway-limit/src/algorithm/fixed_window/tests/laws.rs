@@ -203,18 +203,6 @@ proptest! {
     }
 
     #[test]
-    fn what_was_given_back_is_there_for_the_next(rule in small(), waiters in 2..60usize, leaves in 0..60usize) {
-        let mut limiter = Limiter { rule, state: None };
-        let grants: Vec<_> =
-            (0..waiters).map(|_| limiter.ask(T0, 1, MAX_BUDGET).expect("granted")).collect();
-        let (at, grant) = grants[leaves % waiters];
-        let end = limiter.open(T0).earliest(0, 1).0;
-        prop_assert!(limiter.refund(T0, grant, 1));
-        prop_assert_eq!(limiter.ask(T0, 1, MAX_BUDGET).expect("granted").0, at);
-        prop_assert_eq!(limiter.ask(T0, 1, MAX_BUDGET).expect("granted").0, T0 + end);
-    }
-
-    #[test]
     fn no_more_is_given_back_than_was_taken(rule in small(), waiters in 1..20usize) {
         let mut limiter = Limiter { rule, state: None };
         let grants: Vec<_> =

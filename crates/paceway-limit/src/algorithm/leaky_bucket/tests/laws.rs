@@ -9,11 +9,6 @@ fn small() -> impl Strategy<Value = LeakyBucket> {
         .prop_map(|(count, per, margin)| rule(count, count * per, margin, None))
 }
 
-fn odd() -> impl Strategy<Value = LeakyBucket> {
-    (3..40i64, 40..900i64, 0..20i64)
-        .prop_map(|(count, period, margin)| rule(count, period, margin, None))
-}
-
 /// From when on another limiter of the request can grant, in permits' times: mostly there is none.
 fn later() -> impl Strategy<Value = Vec<i64>> {
     let some = prop::collection::vec(prop_oneof![3 => Just(0), 1 => 1..9i64], 60);
@@ -63,39 +58,6 @@ proptest! {
                 Err(retry_after) => prop_assert_eq!(now + budget + retry_after, expected),
             }
         }
-    }
-
-    #[test]
-    fn never_too_many_whatever_is_given_back(rule in odd(), steps in steps(900), waits in prop::bool::ANY) {
-        let mut bucket = limiter(rule);
-        let (mut grants, mut now) = (Vec::new(), T0);
-        for Step { after, cost, budget, gives_back, .. } in steps {
-            now += after;
-            if let Ok((at, grant)) = bucket.ask(now, cost, budget) {
-                grants.push((at, cost, grant));
-            }
-            let leaves: Vec<_> = (0..grants.len()).filter(|i| !waits || grants[*i].0 > now).collect();
-            if let Some(i) = gives_back.and_then(|i| leaves.get(i)) {
-                let (_, cost, grant) = grants.remove(*i);
-                let given = bucket.refund(now, grant, cost);
-                prop_assert!(given || !waits);
-            }
-        }
-        let grants: Vec<_> = grants.into_iter().map(|(at, cost, _)| (at, cost)).collect();
-        prop_assert!(bucket.law.holds(&grants), "{:?}", grants);
-    }
-
-    #[test]
-    fn what_was_given_back_is_there_for_the_next(rule in odd(), waiters in 2..20usize, leaves in 0..20usize) {
-        let mut bucket = limiter(rule);
-        let grants: Vec<_> =
-            (0..=waiters).map(|_| bucket.ask(T0, 1, MAX_BUDGET).expect("granted")).collect();
-        let (at, grant) = grants[1 + leaves % waiters];
-        let last = grants[waiters].0;
-        prop_assert!(bucket.refund(T0, grant, 1));
-        prop_assert!(!bucket.refund(T0, grant, 1), "twice");
-        prop_assert_eq!(bucket.ask(T0, 1, MAX_BUDGET).expect("granted").0, at);
-        prop_assert!(bucket.ask(T0, 1, MAX_BUDGET).expect("granted").0 > last);
     }
 
     #[test]

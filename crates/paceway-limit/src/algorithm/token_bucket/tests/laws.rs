@@ -9,10 +9,6 @@ fn small() -> impl Strategy<Value = TokenBucket> {
     (1..30i64, 1..6i64).prop_map(|(per, burst)| rule(1, per, burst.max(3)))
 }
 
-fn any() -> impl Strategy<Value = TokenBucket> {
-    (1..40i64, 40..900i64, 3..8i64).prop_map(|(count, period, burst)| rule(count, period, burst))
-}
-
 /// The law itself: in no half-open interval `[a, a + t)` of whole µs more than `burst + t·den/per`.
 pub(super) fn obeys(rule: TokenBucket, grants: &mut [(Micros, i64)]) -> bool {
     grants.sort_unstable();
@@ -60,36 +56,5 @@ proptest! {
                 }
             }
         }
-    }
-
-    #[test]
-    fn what_was_never_used_may_be_given_back_at_any_time(rule in any(), steps in steps(900)) {
-        let mut bucket = limiter(rule);
-        let (mut grants, mut now) = (Vec::new(), T0);
-        for Step { after, cost, budget, gives_back, .. } in steps {
-            now += after;
-            if let Some(i) = gives_back.filter(|i| *i < grants.len()) {
-                let (_, cost, grant) = grants.remove(grants.len() - 1 - i);
-                bucket.refund(now, grant, cost);
-            }
-            if let Ok((at, grant)) = bucket.ask(now, cost, budget) {
-                grants.push((at, cost, grant));
-            }
-        }
-        let mut grants: Vec<_> = grants.into_iter().map(|(at, cost, _)| (at, cost)).collect();
-        prop_assert!(obeys(rule, &mut grants), "{:?}", grants);
-    }
-
-    #[test]
-    fn what_was_given_back_is_there_for_the_next(rule in any(), waiters in 2..20usize, leaves in 0..20usize) {
-        let mut bucket = limiter(rule);
-        let grants: Vec<_> = (0..rule.burst as usize + waiters)
-            .map(|_| bucket.ask(T0, 1, MAX_BUDGET).expect("granted"))
-            .collect();
-        let (at, grant) = grants[rule.burst as usize + leaves % waiters];
-        let last = grants.last().expect("some").0;
-        prop_assert!(bucket.refund(T0, grant, 1));
-        prop_assert_eq!(bucket.ask(T0, 1, MAX_BUDGET).expect("granted").0, at);
-        prop_assert!(bucket.ask(T0, 1, MAX_BUDGET).expect("granted").0 >= last);
     }
 }
