@@ -49,6 +49,8 @@ enum What {
     Leave(usize),
     /// A request that was sent did not use its permits.
     GiveBack(usize),
+    /// Permits have come back to a limiter.
+    GiveRoom(usize),
     Tenants(usize),
     Pause(usize, i64),
     Forget(usize),
@@ -109,6 +111,7 @@ fn step(is_simple: bool) -> BoxedStrategy<(i64, What)> {
         2 => (0..40_usize).prop_map(What::Leave),
         3 => prop_oneof![2 => Just(0), 1 => -100_000..400_000_i64].prop_map(What::Back),
         1 => (0..9_usize).prop_map(What::GiveBack),
+        1 => (0..2_usize).prop_map(What::GiveRoom),
         1 => (0..2_usize).prop_map(What::Tenants),
         1 => (0..2_usize, prop_oneof![Just(0), 0..2_000_000_i64])
             .prop_map(|(i, span)| What::Pause(i, span)),
@@ -315,6 +318,11 @@ impl Sequence<'_> {
             What::GiveBack(i) if i < self.granted.len() => {
                 let (check, grant) = self.granted.swap_remove(i);
                 vec![Entry::Refund { check, grant }]
+            }
+            What::GiveRoom(i) => {
+                let turn = Turn { tenant: "t0".into(), weight: 1, priority: Priority::Normal };
+                let check = Check { turn: Some(turn), ..self.check(i, 1, true) };
+                vec![Entry::Leave { checks: [check].into(), place: Place::NONE }]
             }
             What::Tenants(i) => vec![Entry::Tenants { check: self.check(i, 1, true) }],
             What::Pause(i, span) => {

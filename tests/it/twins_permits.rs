@@ -2,15 +2,15 @@
 //! step on random sequences, on one virtual clock: answers, notified requests, and tenants.
 
 use crate::{
-    support::Redis,
-    twins::{T0, connect_for},
+    support::{Redis, Said},
+    twins::{T0, connect, connect_for},
     twins_fair::{Ear, both_answer, both_notify},
 };
 use paceway::{
     algorithm::{Concurrency, Grant, Rule, TokenBucket, concurrency::Ticket, fair::Priority},
     key::StateNames,
     store::{
-        Check, Checks, Entry, OnLoss, Pause, Reply, Turn,
+        Check, Checks, Entry, OnLoss, Pause, Reply, StoreError, Turn,
         calls::{Callable, Calls},
         memory::MemoryStore,
         redis::RedisStore,
@@ -357,4 +357,28 @@ fn nothing_is_lost_while_gateways_begin_to_take_turns() {
     if let Err(error) = result {
         panic!("{error}");
     }
+}
+
+/// The requests of a limiter could not wait in the key of its queue, and a reset deleted the holders of the permits instead of it.
+#[tokio::test]
+async fn a_queue_with_a_foreign_value_is_named_and_a_reset_deletes_it_alone() {
+    let redis = Redis::that_is_heard();
+    let store = connect(&redis).await;
+    let rule = |takes_turns| {
+        let rule = Concurrency::new(1, 60_000_000).expect("a rule").with_turns(takes_turns);
+        Check::new("{k}:C", Rule::from(rule))
+    };
+    let take = |check: Check| {
+        let ticket = Some(Ticket { gateway: 1, number: 1, deadline: 0 });
+        Entry::Reserve { checks: [check].into(), budget: 0, ticket }
+    };
+    redis.command(&["SET", "{k}:C#queue", "junk"]);
+    // The second entry opens the state again, because it has turns.
+    let entries = [take(rule(false)), take(rule(true)), Entry::Forget { check: rule(true) }];
+    let replies = store.run_at(Some(T0), &entries).await.expect("replies");
+    assert!(matches!(&replies[0], Reply::Decision(decision) if decision.admitted), "{replies:?}");
+    assert_eq!(replies[1].error(), Some(&StoreError::Foreign("{k}:C#queue".into())));
+    assert_eq!(replies[2], Reply::Done(true));
+    assert_eq!(redis.command(&["EXISTS", "{k}:C#queue"]), Said::Number(0));
+    assert_eq!(redis.command(&["ZCARD", "{k}:C"]), Said::Number(1));
 }

@@ -1,4 +1,4 @@
--- The values of one call. A library keeps its modules from call to call, so `entries.lua` sets all of these for each call:
+-- The values of one call. A library keeps its modules from call to call, so `entries.lua` and `epoch.lua` set all of these for each:
 --
 --   keys           the names of the keys: first the epoch's, then those of states and queues; in a Cluster they share a {hash tag}
 --   now      µs    the instant of the call on the store's clock

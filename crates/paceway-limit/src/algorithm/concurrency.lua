@@ -108,7 +108,7 @@ local function load_gate(open)
   end
 end
 
--- nil for a value that this version did not write
+-- nil for a value that this version did not write, and the number of the key with the turns if it is that one's
 function M.load(state)
   local key, horizon, now = state.key, state.horizon, call.now
   if not states.ask('ZREMRANGEBYSCORE', key, 0, plain(now)) then return nil end
@@ -119,7 +119,7 @@ function M.load(state)
   if open.queued > 0 then load_gate(open) end
   if state.queue > 0 then
     open.turns = waiters().open(state.queue, open.queued)
-    if not open.turns then return nil end
+    if not open.turns then return nil, state.queue end
   end
   hand_over(open)
   keep_until_end(open)

@@ -28,7 +28,6 @@ local MOST_KNOWN = 1000
 local limiters, rules, known = {}, {}, 0
 
 local function read_limiter(text)
-  if known >= MOST_KNOWN then limiters, rules, known = {}, {}, 0 end
   local kind, cost, enforces, horizon, from = unpack_from('<c1ddd', text)
   local algorithm = require(ALGORITHMS[kind])
   -- Limiters of one rule have one table of it, whatever their requests cost: entries of a call are compared by it.
@@ -41,8 +40,8 @@ local function read_limiter(text)
   return limiter
 end
 
--- Returns the want of a request for the limiter at `from`, whose `state` is false where the key holds a foreign value; and where
--- the next limiter begins.
+-- Returns the want of a request for the limiter at `from`, and where the next limiter begins. Where a key holds a foreign value, the
+-- want has its number, `foreign`, and no state.
 local function read_want(entries, from)
   local k, queue, text, turn
   k, queue, text, from = unpack_from('<dddc0', entries, from)
@@ -52,8 +51,9 @@ local function read_want(entries, from)
     turn = { class = class, weight = weight, tenant = tenant }
   end
   local limiter = limiters[text] or read_limiter(text)
+  local state, foreign = states.open(k, limiter, queue)
   return {
-    k = k, state = states.open(k, limiter, queue) or false, cost = limiter.cost, enforce = limiter.enforce,
+    k = k, state = state, foreign = foreign, cost = limiter.cost, enforce = limiter.enforce,
     is_permits = limiter.is_permits, start = 0, turn = turn,
   }, from
 end
@@ -139,8 +139,8 @@ function steps.renew(wants, gateway, number)
 end
 
 function steps.forget(wants)
-  local k, state = wants[1].k, wants[1].state
-  if not state then return push(redis.call('DEL', call.keys[k])) end
+  local k, state, foreign = wants[1].k, wants[1].state, wants[1].foreign
+  if foreign then return push(redis.call('DEL', call.keys[foreign])) end
   local algorithm, gate = state.algorithm, state.open.gate
   -- Requests wait for the end of a pause, or for slots of the state.
   if gate or not algorithm.lease then gates.publish(state.key, 0, gate and gate.status or 0) end
@@ -167,6 +167,8 @@ end
 -- Executes the entries of a call, and returns its reply.
 return function(keys, args)
   call.keys, call.database, call.queues = keys, args[4] or '', nil
+  -- Not later: entries of one call are compared by the tables of their rules.
+  if known >= MOST_KNOWN then limiters, rules, known = {}, {}, 0 end
   local new_epoch = epoch.begin(args[1], args[2])
   states.begin()
   replies.begin(call.now)
@@ -177,7 +179,7 @@ return function(keys, args)
     from = rest
     for w = 1, count do
       wants[w], from = read_want(entries, from)
-      if not wants[w].state then foreign = foreign or wants[w].k end
+      foreign = foreign or wants[w].foreign
     end
     local entry = wire[letter]
     if foreign and entry.step ~= 'forget' then

@@ -11,8 +11,8 @@ local PAUSED = 10
 local MOST = 1000
 
 local numbers, n, texts = {}, 0, nil
--- The forms of replies by their lengths.
-local forms = {}
+-- The forms of replies by their lengths, of the usual ones.
+local forms, USUAL = {}, 128
 
 -- Begins the reply of a call at the instant `now`.
 function M.begin(now)
@@ -87,7 +87,7 @@ function M.finish(new_epoch)
     local form = forms[n]
     if not form then
       form = '<' .. rep('d', n)
-      forms[n] = form
+      if n <= USUAL then forms[n] = form end
     end
     told = pack(form, unpack(numbers, 1, n))
   else

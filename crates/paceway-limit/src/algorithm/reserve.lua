@@ -5,7 +5,8 @@
 --   state, cost, enforce
 --   is_permits   whether the limiter enforces permits of a rate
 --   start        where its permits begin, as `earliest` answered
---   turn         of a request that waits for a concurrency permit in turns
+--   turn         of a request that takes turns: class, weight, tenant
+--   free         whether the limiter has a concurrency permit for it, as `concurrent` found
 
 local call, common, states = require 'call', require 'common', require 'state'
 local M = {}

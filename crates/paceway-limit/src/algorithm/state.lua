@@ -1,7 +1,7 @@
 -- The states of a call: each is read once and written once, however many entries use it.
 --
 -- A state is a table: its key, algorithm, rule and horizon; the number of its first queue key, 0 without turns; `open`, its open
--- state; and whether it is `dirty` (changed), `has_new_gate`, and was `refunded` to while others wait.
+-- state; and whether it is `dirty` (changed), `has_new_gate`, and whether permits came back to it (`refunded`).
 --
 -- An algorithm has `load(state)` and `save(state)` of its own, or all of its state is one short string. Then
 -- `read(raw, now, rule)` makes an open state of it, nil of a foreign value; `write(open)` returns the string to keep, nil for none, and
@@ -94,14 +94,17 @@ function M.save(state)
   if state.has_new_gate and not (state.dirty and gate) then gates.replace(state.key, gate) end
 end
 
--- Reads a state again, as it is in its key: nothing is left of what was done to it in vain.
+-- Reads a state again, as it is in its key: nothing is left of what was done to it in vain. Returns nil where its value is foreign,
+-- and the number of that key if it is not its own.
 function M.undo(state)
-  state.open = load(state)
+  local open, foreign = load(state)
+  state.open = open or state.open
   state.dirty, state.has_new_gate = false, false
+  return open, foreign
 end
 
--- The state of the key with number `k` by the rule of a limiter, nil when its value is foreign. `queue` is the number of the first
--- key of its turns.
+-- The state of the key with number `k` by the rule of a limiter; nil and the number of a key whose value is foreign. `queue` is the
+-- number of the first key of its turns.
 function M.open(k, limiter, queue)
   local state = states[k]
   if state then
@@ -114,30 +117,30 @@ function M.open(k, limiter, queue)
       -- state is.
       M.save(state)
       state.rule, state.horizon, state.queue = limiter.rule, limiter.horizon, queue
-      M.undo(state)
+      local open, foreign = M.undo(state)
+      if not open then
+        states[k] = nil
+        return nil, foreign or k
+      end
     end
     state.horizon = limiter.horizon
-  elseif state == nil then
+  else
     state = {
       key = call.keys[k], algorithm = limiter.algorithm, rule = limiter.rule, horizon = limiter.horizon, queue = queue,
       open = false, dirty = false, has_new_gate = false, refunded = false,
     }
-    state.open = load(state)
-    if state.open then
-      count = count + 1
-      used[count] = state
-    else
-      state = false
-    end
-    states[k] = state
+    local open, foreign = load(state)
+    if not open then return nil, foreign or k end
+    state.open, count = open, count + 1
+    used[count], states[k] = state, state
   end
-  return state or nil
+  return state
 end
 
 -- Forgets an opened state, which another step deletes: the decisions that this call made on it are dropped with it.
 function M.drop(k)
   local state = states[k]
-  if state then state.dirty, state.has_new_gate = false, false end
+  if state then state.dirty, state.has_new_gate, state.refunded = false, false, false end
   states[k] = nil
 end
 

@@ -1,5 +1,5 @@
 -- The requests that wait for one limiter, each with a slot of its own, and which of them takes which slot. Twin of queue.rs,
--- which explains it: same names, same order, same arithmetic. queue/slots.lua has those that move or leave, queue/confirm.lua
+-- which explains it: same names, same arithmetic. queue/slots.lua has those that move or leave, queue/confirm.lua
 -- those whose slots come, queue/free_permits.lua the permits that are free before the last slots, and queue/gone.lua the
 -- requests of gateways that have died.
 

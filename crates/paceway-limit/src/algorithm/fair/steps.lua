@@ -35,7 +35,7 @@ end
 -- Refunds the permits of a slot to the limiters of a request. Waiting requests may get them.
 local function refund_to(wants, q)
   return function(grants)
-    q.room = 1
+    q.room, q.changed = 1, true
     for w, permits in pairs(parts_of(wants, grants, 0)) do
       adjust.refund(wants[w].state, wants[w].cost, unpack(permits, 2))
     end
@@ -180,7 +180,7 @@ function M.leave(wants, at, number)
   local it = stored.request(q, id)
   if it then slots.leave(q, id, it, refund_to(wants, q)) end
   -- If no request leaves, permits have come back to the limiter.
-  if number == 0 and q.len > 0 then q.room = 1 end
+  if number == 0 and q.len > 0 then q.room, q.changed = 1, true end
   replies.push(it and 1 or 0)
   settle(q, wants[at])
 end

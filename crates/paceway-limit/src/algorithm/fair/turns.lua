@@ -7,7 +7,7 @@ local M = {}
 local floor, max, min, unpack = math.floor, math.max, math.min, unpack
 local PERMIT, PATIENCE, LATEST, FAR, MOST = 1000000, 19, 2 ^ 47, 2 ^ 46, 1000000
 local MAX_WEIGHT, MAX_TENANTS, OTHERS = 1000, 1024, ''
--- The tenants that are looked at for a request whose turn it is, as in queue.lua, and those that start in one step.
+-- The tenants that are looked at for a request whose turn it is, as in queue/confirm.lua, and those that start in one step.
 local TENANTS, PIECE = 8, 16
 -- The tenants of a class in the sorted set: those that would have started, later ones, and those that wait for nothing.
 local RANGE, STARTED, LATER, IDLE = 2 ^ 49, 0, 1, 2

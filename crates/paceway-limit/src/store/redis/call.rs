@@ -78,7 +78,7 @@ impl<'e> ScriptCall<'e> {
         &self.epoch
     }
 
-    /// Returns the command in a database: `EVALSHA` with the script's hash, or `EVAL` with its text.
+    /// Returns the command in a database: `FCALL` with the function's name, `EVALSHA` with the script's hash, or `EVAL` with its text.
     pub(super) fn command(&self, by: &str, script: &str, database: u8) -> Cmd {
         let words = self.args.args_iter();
         let bytes =

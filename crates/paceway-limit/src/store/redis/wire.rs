@@ -1,5 +1,5 @@
 //! The wire between a gateway and the library: what an entry of a call consists of. One table, from which the gateway
-//! writes entries and the library reads them (its module `wire`, which `library.rs` makes). `entries.lua` describes a
+//! writes entries and the library reads them (its module `wire`, which `modules.rs` adds). `entries.lua` describes a
 //! call, `replies.lua` its reply.
 
 use std::fmt::Write;
