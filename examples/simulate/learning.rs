@@ -10,7 +10,7 @@ use paceway::{
     algorithm::{
         Algorithm, Micros, SlidingWindow, TokenBucket,
         auto_margin::{AutoMargin, LearnedMargin, MarginReport},
-        auto_rate::{AutoRate, LearnedRate, RateReport, RefusedCall, nanohertz},
+        auto_rate::{AutoRate, LearnedRate, Nanohertz, RateReport, RefusedCall, nanohertz},
         reserve::Part,
     },
     store::{Check, Entry, Pause, Reply, memory::MemoryStore},

@@ -131,13 +131,9 @@ impl State {
 // === impl Open ===
 
 impl Open {
-    /// Reads a state at `now`, removes the expired holders, and hands their permits to the queue.
-    pub fn new(state: Option<&mut State>, now: Micros, rule: Concurrency) -> Self {
-        Self::held_until(0, state, now, rule)
-    }
-
-    /// The same for a state that has lost holders, whose leases end at `unknown_until`. Before that instant
-    /// no new request gets a permit, and every request that renews a lease stays a holder, known or not.
+    /// Reads a state at `now`, removes the expired holders, and hands their permits to the queue. If it has lost
+    /// holders, their leases end at `unknown_until` (0: it has lost none). Before that instant no new request gets a
+    /// permit, and every request that renews a lease stays a holder, known or not.
     pub fn held_until(
         unknown_until: Micros,
         state: Option<&mut State>,

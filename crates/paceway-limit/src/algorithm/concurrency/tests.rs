@@ -27,7 +27,8 @@ impl Permits {
     }
 
     fn with<T>(&mut self, work: impl FnOnce(&mut OpenRule) -> T) -> T {
-        let mut open = OpenRule::Permits(Open::new(self.state.as_mut(), self.now, self.rule));
+        let mut open =
+            OpenRule::Permits(Open::held_until(0, self.state.as_mut(), self.now, self.rule));
         let done = work(&mut open);
         let OpenRule::Permits(mut open) = open else { panic!("no permits") };
         self.notified.extend(open.notified().into_iter().map(|ticket| ticket.number));

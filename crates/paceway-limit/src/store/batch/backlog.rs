@@ -2,7 +2,7 @@
 
 use super::{
     call::{BATCH, Call, CallBuilder},
-    callee::Callee,
+    callee::CalledStore,
     charges::{NotCharged, OwedCharges},
     delayed::{Delayed, Later},
     queued::{Origin, QUEUE, QueuedEntry},
@@ -22,7 +22,7 @@ const APART: Duration = Duration::from_secs(5);
 
 /// The entries of one queue that wait for a call or for their instant.
 pub(super) struct Backlog {
-    pub(super) callee: Arc<Callee>,
+    pub(super) callee: Arc<CalledStore>,
     queue: VecDeque<QueuedEntry>,
     pub(super) delayed: Delayed,
     owed: OwedCharges,
@@ -34,7 +34,7 @@ pub(super) struct Backlog {
 // === impl Backlog ===
 
 impl Backlog {
-    pub(super) fn new(callee: Arc<Callee>, tracker: TaskTracker) -> Self {
+    pub(super) fn new(callee: Arc<CalledStore>, tracker: TaskTracker) -> Self {
         let (queue, delayed, owed) = Default::default();
         Self { callee, queue, delayed, owed, tracker, refused: None }
     }

@@ -1,7 +1,7 @@
 //! A store over a [`Backend`], with group commit. Finds the queue of each request.
 
 use super::{
-    callee::Callee, pending::PendingReply, queue::CallQueue, releases::releases,
+    callee::CalledStore, pending::PendingReply, queue::CallQueue, releases::releases,
     store_metrics::StoreMetrics,
 };
 use crate::{
@@ -21,7 +21,7 @@ type Queues = HashMap<Box<str>, Arc<CallQueue>, RandomState>;
 /// A store over a [`Backend`], with group commit.
 #[derive(Clone)]
 pub struct Batched {
-    callee: Arc<Callee>,
+    callee: Arc<CalledStore>,
     /// The queues by the lanes of their keys. Their number is bounded, because hash tags come from the
     /// configuration.
     queues: Arc<Mutex<Queues>>,
@@ -34,7 +34,7 @@ impl Batched {
     /// Makes a store with group commit over `backend`. A caller waits at most `timeout` for its answer.
     pub fn new(backend: Arc<dyn Backend>, timeout: Duration, metrics: StoreMetrics) -> Self {
         let pauses = Arc::default();
-        Self::over(Callee::new(backend, metrics, None, timeout, &pauses), pauses)
+        Self::over(CalledStore::new(backend, metrics, None, timeout, &pauses), pauses)
     }
 
     /// Makes a store whose `member` learns how each call ends, and decides how long one may take.
@@ -44,10 +44,13 @@ impl Batched {
         metrics: StoreMetrics,
     ) -> Self {
         let pauses = member.pauses().clone();
-        Self::over(Callee::new(backend, metrics, Some(member), Duration::ZERO, &pauses), pauses)
+        Self::over(
+            CalledStore::new(backend, metrics, Some(member), Duration::ZERO, &pauses),
+            pauses,
+        )
     }
 
-    pub(super) fn over(callee: Callee, pauses: Arc<Pauses>) -> Self {
+    pub(super) fn over(callee: CalledStore, pauses: Arc<Pauses>) -> Self {
         Self { callee: Arc::new(callee), queues: Arc::default(), pauses }
     }
 

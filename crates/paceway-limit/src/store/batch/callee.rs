@@ -13,7 +13,7 @@ use std::{
 use tokio::time::Instant;
 
 /// The store that calls go to.
-pub(super) struct Callee {
+pub(super) struct CalledStore {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) metrics: StoreMetrics,
     /// Learns how each call ends, and decides how long one may take.
@@ -24,9 +24,9 @@ pub(super) struct Callee {
     pub(super) blocks: Arc<Blocks>,
 }
 
-// === impl Callee ===
+// === impl CalledStore ===
 
-impl Callee {
+impl CalledStore {
     pub(super) fn new(
         backend: Arc<dyn Backend>,
         metrics: StoreMetrics,
@@ -83,8 +83,8 @@ impl Callee {
     }
 }
 
-impl fmt::Debug for Callee {
+impl fmt::Debug for CalledStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Callee").field("backend", &self.backend).finish_non_exhaustive()
+        f.debug_struct("CalledStore").field("backend", &self.backend).finish_non_exhaustive()
     }
 }

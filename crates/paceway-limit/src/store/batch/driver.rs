@@ -4,7 +4,7 @@
 use super::{
     backlog::Backlog,
     call::Call,
-    callee::Callee,
+    callee::CalledStore,
     queued::{QUEUE, QueuedEntry},
     replies::{CallAnswer, handle},
 };
@@ -37,7 +37,7 @@ struct Driver {
 /// Makes calls until the queue is closed and nothing is left to send.
 pub(super) async fn drive(
     name: Arc<str>,
-    callee: Arc<Callee>,
+    callee: Arc<CalledStore>,
     receiver: UnboundedReceiver<QueuedEntry>,
     tracker: TaskTracker,
 ) {

@@ -2,7 +2,7 @@
 //! the runtime of the first has ended.
 
 use super::{
-    callee::Callee,
+    callee::CalledStore,
     driver::drive,
     queued::{Origin, QUEUE, QueuedEntry},
 };
@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 pub(super) struct CallQueue {
     /// The hash tag of its keys, if several servers have the keys; otherwise empty.
     name: Arc<str>,
-    callee: Arc<Callee>,
+    callee: Arc<CalledStore>,
     /// Leads to the driver; `None` before the first entry.
     sender: Mutex<Option<mpsc::UnboundedSender<QueuedEntry>>>,
     /// Tracks each entry until its reply has been handled.
@@ -31,7 +31,7 @@ pub(super) struct CallQueue {
 // === impl CallQueue ===
 
 impl CallQueue {
-    pub(super) fn new(name: &str, callee: Arc<Callee>) -> Self {
+    pub(super) fn new(name: &str, callee: Arc<CalledStore>) -> Self {
         let entries = TaskTracker::new();
         Self { name: name.into(), callee, sender: Mutex::default(), entries }
     }

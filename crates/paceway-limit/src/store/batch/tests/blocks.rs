@@ -1,7 +1,7 @@
 //! Blocks of permits, on virtual time: how many calls they save, the order of requests, the law, and what ends them.
 
 use super::*;
-use crate::store::{Answer, Pause, Source, batch::callee::Callee};
+use crate::store::{Answer, Pause, Source, batch::callee::CalledStore};
 use metrics::Counter;
 use rstest::rstest;
 use std::sync::atomic::AtomicU64;
@@ -116,7 +116,7 @@ async fn permits_of_a_block_end_with(
     assert_eq!(far.0.calls.load(SeqCst), calls, "it is served from the block");
     // Operators, and the answers that other workers receive, change limiters through stores of their own.
     let (backend, pauses) = (Arc::new(far.clone()), store.pauses().clone());
-    let callee = Callee::new(backend, StoreMetrics::noop(), None, TIMEOUT, &pauses);
+    let callee = CalledStore::new(backend, StoreMetrics::noop(), None, TIMEOUT, &pauses);
     let admin = Batched::over(callee, pauses);
     match event {
         Event::Pause => {
