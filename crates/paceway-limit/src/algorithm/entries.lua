@@ -90,6 +90,8 @@ function steps.reserve_block(wants, budget, requests, reach, jump)
   local start = require('token_bucket.block').start(want, requests, reach, jump)
   if start then
     local parts = { { 0, states.take(state, start, requests * want.cost) } }
+    local last = start + (requests - 1) * want.cost * state.rule.per
+    state.algorithm.promise(state.open, math.floor(last / state.rule.den), last)
     push_decided(wants, 0, 0, 1, parts)
     push(math.floor(start / state.rule.den))
   else

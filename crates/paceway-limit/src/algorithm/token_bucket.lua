@@ -30,12 +30,7 @@ function M.earliest(open, from, cost)
   return at, start
 end
 
--- The numbers are those of block.rs.
-function M.refund(open, whole, ticks, born, _, cost)
-  local rule = open.rule
-  local has_blocks = rule.per * 1000 <= rule.den * 1000000 and rule.most >= 4
-  return credits.settle(open, whole, ticks, born, cost, has_blocks and 500000 or 0)
-end
+function M.refund(open, whole, ticks, born, _, cost) return credits.settle(open, whole, ticks, born, cost) end
 
 function M.promise(open, at, start)
   local rule = open.rule

@@ -209,8 +209,7 @@ impl OpenRate for Open {
     }
 
     fn refund(&mut self, grant: Grant, cost: i64) -> bool {
-        let held = if self.rule.has_blocks() { LONGEST_USE } else { 0 };
-        self.line.settle(grant, cost, held)
+        self.line.settle(grant, cost)
     }
 
     fn promised_after(&self, instant: Micros) -> i64 {

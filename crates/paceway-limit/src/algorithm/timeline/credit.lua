@@ -107,9 +107,8 @@ function M.take(open, start, cost)
   return open.now + floor(start / rule.den), is_credit and -1 - ticks or ticks, open.born, 0
 end
 
--- Returns the last `cost` permits of a grant whose `ticks` are negative, and those of another one as `refund` does. Permits
--- that gateways hold in blocks can be used for `held` µs.
-function M.settle(open, whole, ticks, born, cost, held)
+-- Returns the last `cost` permits of a grant whose `ticks` are negative, and those of another one as `refund` does.
+function M.settle(open, whole, ticks, born, cost)
   local rule, credit = open.rule, open.credit
   local is_used = ticks < 0
   if is_used then ticks = -1 - ticks end
@@ -130,7 +129,6 @@ function M.settle(open, whole, ticks, born, cost, held)
   if back < 1 then return false end
   if not credit then
     credit = { free = 0, to = 0, reach = 0, moved = 0, mark = 0, promised = 0, gap = 0 }
-    if held > 0 then credit.promised, credit.moved = open.now + held, rule.den end
     open.credit = credit
   end
   local free, to = credit.free + back, max(credit.to, sent_until(credit, rule, open.now))

@@ -74,9 +74,9 @@ impl Credit {
 // === impl Timeline ===
 
 impl Timeline {
-    /// Whether it counts permits that came back, or promises.
-    pub(in crate::algorithm) fn has_credit(&self) -> bool {
-        self.credit.is_some()
+    /// Whether permits have come back to it that requests did not use.
+    pub(in crate::algorithm) fn has_moved(&self) -> bool {
+        Credit::has_moved(self.credit.as_deref())
     }
 
     /// How many ticks came back and can be taken now.
@@ -135,10 +135,7 @@ impl Timeline {
     ///
     /// A grant names its start on the line. Where permits may have moved, it counts as moved by all that came back since it was
     /// made, also by what later requests returned: that is less than it may return, never more.
-    ///
-    /// `held`: for how long gateways may still use permits of blocks, in µs; 0 if the bucket gives none. They are promised until
-    /// then, so that the first unused parts stay holes.
-    pub(in crate::algorithm) fn settle(&mut self, grant: Grant, cost: i64, held: Micros) -> bool {
+    pub(in crate::algorithm) fn settle(&mut self, grant: Grant, cost: i64) -> bool {
         let is_used = grant.ticks < 0;
         let ticks = if is_used { !grant.ticks } else { grant.ticks };
         let (pace, credit) = (self.pace, self.credit.as_deref().copied().unwrap_or_default());
@@ -166,10 +163,7 @@ impl Timeline {
             return false;
         }
         let now = self.now;
-        let credit = self.credit.get_or_insert_with(|| {
-            let (promised, moved) = if held > 0 { (now + held, pace.den) } else { (0, 0) };
-            Box::new(Credit { promised, moved, ..Credit::default() })
-        });
+        let credit = self.credit.get_or_insert_default();
         let (free, until) = (credit.free + back, credit.until.max(credit.sent_until(pace, now)));
         if free > self.taken_until(until) && is_placed && self.leave_free(start, end) {
             return true;

@@ -7,8 +7,9 @@
 //! them can be used at once, and each until its start. So that no permit starts too soon, a block of a bucket that is
 //! nearly unused begins some time after now; the room before it is a hole that other requests use.
 //!
-//! A quarter of the bucket is left to other requests: where requests wait, there are no blocks. Nor are there any on a line
-//! to which permits came back that requests did not use, because these are granted within the permits that a gateway holds.
+//! A block is a promise like any other: until the start of its last permits, what comes back to the line stays where it was. A
+//! quarter of the bucket is left to other requests: where requests wait, there are no blocks. Nor are there any on a line to
+//! which permits came back that requests did not use: the permits after the first one would not know by how much it had moved.
 
 use super::{Open, TokenBucket};
 use crate::algorithm::{Grant, Micros};
@@ -39,11 +40,6 @@ impl TokenBucket {
     pub(in crate::algorithm) fn is_fast(&self) -> bool {
         self.per.saturating_mul(LEAST_RATE) <= self.den.saturating_mul(1_000_000)
     }
-
-    /// Whether gateways may hold permits of it in blocks.
-    pub(super) fn has_blocks(&self) -> bool {
-        self.is_fast() && self.burst >= LEAST_BURST
-    }
 }
 
 // === impl Open ===
@@ -58,7 +54,7 @@ impl Open {
         if ask.requests < 2
             || rule.burst < LEAST_BURST
             || permits > rule.burst
-            || self.line.has_credit()
+            || self.line.has_moved()
         {
             return None;
         }
@@ -67,6 +63,11 @@ impl Open {
             start = start.max(ask.jump * rule.den);
         }
         let fits = start + permits * rule.per <= full - full / 4;
-        fits.then(|| (self.line.take(start, permits), start.div_euclid(rule.den)))
+        fits.then(|| {
+            let grant = self.line.take(start, permits);
+            let last = start + (permits - cost) * rule.per;
+            self.line.promise(last.div_euclid(rule.den), last);
+            (grant, start.div_euclid(rule.den))
+        })
     }
 }

@@ -168,6 +168,8 @@ async fn a_line_that_true_costs_have_moved_gives_no_blocks() {
     let (far, store) = far();
     let checks = fast(2_000);
     calls_of(&far, &store, &checks, 100).await;
+    // No permit of a block is promised any more, for which the line would stay as it is.
+    sleep(Duration::from_secs(1)).await;
     let other = Batched::new(Arc::new(far.clone()), TIMEOUT, StoreMetrics::noop());
     let large = Check { blocks: false, ..checks[0].clone().with_cost(400) };
     let take = async || {
