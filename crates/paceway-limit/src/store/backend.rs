@@ -21,7 +21,7 @@ pub const GONE: Duration = Duration::from_secs(10);
 ///
 /// The states of [`Entry::Reserve`] and of the entries that change its grants are those of [`Rule`], read by
 /// [`Rule::open`], decided together by [`reserve::decide`], and kept by [`OpenState::close`] until the time that it says.
-/// `examples/own_store.rs` of this package is such a store in 200 lines, and passes the contract that every store of the
+/// `examples/own_store.rs` of this package is such a store in 300 lines, and passes the contract that every store of the
 /// gateway passes (`tests/it/contract.rs` of its repository).
 ///
 /// [`Rule`]: crate::algorithm::Rule
