@@ -15,7 +15,13 @@ use paceway_limit::{
     },
 };
 use parking_lot::Mutex;
-use std::{collections::HashMap, future::ready, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    future::ready,
+    io::{self, Write},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::time::Instant;
 
 /// The instant at which the clock of the store starts, in µs: instants near zero would be before it.
@@ -60,7 +66,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let limiter = Limiter::new(Limit::token_bucket("mail", Rate::per_second(5), 2), store)?;
     for _ in 0..4 {
         let call = limiter.acquire(1).await?;
-        println!("waited {:?}", call.waited());
+        writeln!(io::stdout(), "waited {:?}", call.waited())?;
     }
     Ok(())
 }
