@@ -191,6 +191,9 @@ impl MemoryStore {
         {
             return self.decide_in_turn(now, checks, q, budget, ticket);
         }
+        if let Some(granted) = self.grant_now(checks, now) {
+            return granted;
+        }
         let mut shards = self.lock_all(checks);
         match self.open_bucket(&mut shards, checks, now) {
             Some(bucket) => self.decide_opened(now, checks, budget, ticket, shards, [bucket]),

@@ -1,6 +1,8 @@
 //! One part of the states. A state is found by the print of its key and kept beside it, because among a million states each
 //! look at another place misses all caches.
 
+mod grant;
+
 use super::{
     GRACE,
     gates::Gates,
