@@ -73,7 +73,7 @@ async fn a_server_that_keeps_functions_decides_by_one() {
 #[case::forbidden_to_call("-fcall", "'fcall'")]
 #[case::forbidden_to_load("-function|load", "'function|load'")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_without_the_right_to_functions_is_served_by_the_script_and_told_once(
+async fn a_user_without_the_right_to_functions_is_served_by_the_script_with_one_warning(
     #[case] right: &str,
     #[case] says: &str,
 ) {

@@ -310,7 +310,7 @@ async fn a_server_that_never_knows_the_script_is_told_it_once_a_call() {
 #[case::is_full("-OOM command not allowed when used memory > 'maxmemory'.\r\n", 4)]
 #[case::forbids_it("-NOPERM this user has no permissions\r\n", 4)]
 #[tokio::test]
-async fn a_server_that_never_has_the_function_is_told_it_a_few_times_a_call(
+async fn a_server_that_never_keeps_the_function_is_sent_it_a_few_times_in_a_call(
     #[case] says: &'static str,
     #[case] commands: usize,
 ) {

@@ -10,8 +10,8 @@ use paceway_limit::{
     Limit, Limiter, Rate, StoreError, StoreHandle,
     backend::{
         Backend, BoxFuture, Calls, Check, Decision, Entry, Gate, Grant, Level, Micros, Note,
-        NoteChange, OpenGate, OpenRule, OpenState, Part, Pause, Reply, RuleState, ScanPlace,
-        ScanStep, Ticket, Want, charge, decide, lower,
+        NoteChange, OpenGate, OpenRule, Part, Pause, Reply, RuleState, ScanPlace, ScanStep, Ticket,
+        Want, charge, decide, lower,
     },
 };
 use parking_lot::Mutex;

@@ -50,7 +50,7 @@ pub use gate::Gate;
 pub use leaky_bucket::LeakyBucket;
 pub use rate_rule::{OpenRate, RateFacts, RateRule, Returns};
 pub use rates::{Algorithm, Open, State};
-pub use rule::{OpenRule, OpenState, Rule, RuleState};
+pub use rule::{OpenRule, Rule, RuleState};
 pub use sliding_window::SlidingWindow;
 pub use token_bucket::TokenBucket;
 pub use warm_up::WarmUp;

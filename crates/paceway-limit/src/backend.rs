@@ -5,7 +5,7 @@
 
 pub use crate::{
     algorithm::{
-        Algorithm, Gate, Grant, Level, Micros, OpenRule, OpenState, Rule, RuleState,
+        Algorithm, Gate, Grant, Level, Micros, OpenRule, Rule, RuleState,
         concurrency::Ticket,
         gate::OpenGate,
         reserve::{Part, Parts, Want, charge, decide, lower},

@@ -63,7 +63,7 @@ impl DataLoss {
 mod tests {
     use super::*;
     use crate::algorithm::{
-        FixedWindow, LeakyBucket, OpenState, Rule, SlidingWindow, TokenBucket, WarmUp,
+        FixedWindow, LeakyBucket, Rule, SlidingWindow, TokenBucket, WarmUp,
         reserve::{self, Want},
     };
     use rstest::rstest;

@@ -88,11 +88,11 @@ impl Gate {
 impl Ramp {
     fn of(rule: &Algorithm) -> Self {
         let facts = rule.facts();
-        let ([period, count], most) = match facts.spaces_permits() {
-            true => ([0, 1], 1),
-            false => (facts.pace, facts.capacity),
-        };
-        Self { period, count, most }
+        if facts.spaces_permits() {
+            return Self { period: 0, count: 1, most: 1 };
+        }
+        let [period, count] = facts.pace;
+        Self { period, count, most: facts.capacity }
     }
 
     /// The time in which `permits` flow in, ns. Both twins compute in doubles and round up.
@@ -149,7 +149,7 @@ impl OpenGate {
     }
 
     /// The same as [`OpenRate::earliest`] for a limiter with this gate.
-    pub fn earliest<O: OpenRate>(&self, open: &O, from: Micros, cost: i64) -> (Micros, i64) {
+    pub fn earliest(&self, open: &Open, from: Micros, cost: i64) -> (Micros, i64) {
         let at = self.at(cost).max(from);
         // Later than the longest budget only the time of the refusal is computed.
         let (earliest, start) = open.earliest(at.min(MAX_BUDGET), cost);
@@ -157,7 +157,7 @@ impl OpenGate {
     }
 
     /// The same as [`OpenRate::take`] for a limiter with this gate. The grant names the gate.
-    pub fn take<O: OpenRate>(&mut self, open: &mut O, start: i64, cost: i64) -> Grant {
+    pub fn take(&mut self, open: &mut Open, start: i64, cost: i64) -> Grant {
         let mut grant = open.take(start, cost);
         let spent = self.gate.spent as f64 + self.ramp.time(cost);
         self.gate.spent = (spent as i64).min(EXACT - 1);
@@ -180,7 +180,7 @@ impl OpenGate {
     }
 
     /// How full a limiter with this gate is.
-    pub fn level<O: OpenRate>(&self, open: &O) -> Level {
+    pub fn level(&self, open: &Open) -> Level {
         let Level { remaining, reset_after, .. } = open.level();
         Level {
             remaining: remaining.min(self.remaining()),

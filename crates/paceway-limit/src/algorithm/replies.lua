@@ -1,12 +1,11 @@
 -- The reply of a call: the integers of all entries as doubles in one string, as `wire.rs` lists them, and texts. With texts or a
 -- new epoch the reply is a list of this string, the texts, and the epoch.
 
-local reserve, states = require 'reserve', require 'state'
+local reserve, states, wire = require 'reserve', require 'state', require 'wire'
 local M = {}
 
 local pack, rep, unpack = struct.pack, string.rep, unpack
--- The code of a reply is greater by this if its limiter is paused: then the level has a fourth number.
-local PAUSED = 10
+local FOREIGN, PAUSED = wire.FOREIGN, wire.PAUSED
 -- Lua passes a few thousand arguments at most.
 local MOST = 1000
 
@@ -31,7 +30,7 @@ function M.push_pair(a, b)
 end
 
 -- KEYS[k] holds a value that this version did not write.
-function M.push_foreign(k) M.push_pair(-1, k) end
+function M.push_foreign(k) M.push_pair(FOREIGN, k) end
 
 function M.push_text(text)
   texts = texts or {}

@@ -4,7 +4,7 @@
 mod adjust;
 
 use super::{
-    Grant, Level, MAX_BUDGET, Micros, Open, OpenRate, OpenRule, OpenState,
+    Grant, Level, MAX_BUDGET, Micros, Open, OpenRate, OpenRule,
     concurrency::{Queued, RETRY, Ticket},
     gate::OpenGate,
     token_bucket::BlockAsk,
@@ -15,9 +15,9 @@ use smallvec::SmallVec;
 
 /// One limiter of a request, with its opened state and the permits that the request asks of it.
 #[derive(Debug)]
-pub struct Want<'a, O = OpenRule> {
+pub struct Want<'a> {
     /// The opened state of the limiter, which a grant changes.
-    pub open: &'a mut O,
+    pub open: &'a mut OpenRule,
     /// The permits that the request costs, from 1 to the limiter's capacity.
     pub cost: i64,
     /// False for a limiter that only observes: it counts the request and never delays or refuses it.
@@ -28,8 +28,8 @@ pub struct Want<'a, O = OpenRule> {
 }
 
 /// A limiter of a rate, as it delays a request.
-struct AskedRate<'w, R> {
-    open: &'w R,
+struct AskedRate<'w> {
+    open: &'w Open,
     cost: i64,
     /// The gate, if the limiter enforces it.
     gate: Option<&'w OpenGate>,
@@ -90,11 +90,7 @@ impl Part {
 /// granted earlier keeps that room as a hole. Concurrency permits are taken only for now. A request that has
 /// to wait for one takes no rate permits, and a request that has to wait for rate permits asks for its
 /// concurrency permits when their instant has come. A refusal changes nothing.
-pub fn decide<O: OpenState>(
-    wants: &mut [Want<'_, O>],
-    budget: Micros,
-    ticket: Option<Ticket>,
-) -> Reserved {
+pub fn decide(wants: &mut [Want<'_>], budget: Micros, ticket: Option<Ticket>) -> Reserved {
     let budget = budget.min(MAX_BUDGET);
     let mut starts: SmallVec<[i64; 2]> = smallvec::smallvec![0; wants.len()];
     let (at, mut bound_by) = common(wants, 0, &mut starts);
@@ -134,8 +130,7 @@ pub fn decide_with_block(
         && want.gate.is_none()
         && let Some((grant, usable)) = open.take_block(want.cost, ask)
     {
-        let (level, parts) =
-            (OpenRate::level(open), Some(smallvec::smallvec![Part { at: 0, grant }]));
+        let (level, parts) = (open.level(), Some(smallvec::smallvec![Part { at: 0, grant }]));
         let (retry_after, bound_by, queued) = (0, 0, None);
         return (Reserved { at: 0, retry_after, bound_by, level, parts, queued }, Some(usable));
     }
@@ -144,7 +139,7 @@ pub fn decide_with_block(
 
 /// Binds a request that no limiter delayed to the rate limiter that has the fewest permits left; among equals
 /// to the first.
-fn tightest<O: OpenState>(wants: &[Want<'_, O>], reserved: &mut Reserved) {
+fn tightest(wants: &[Want<'_>], reserved: &mut Reserved) {
     if wants[reserved.bound_by].enforced_rate().is_none() {
         return;
     }
@@ -157,19 +152,13 @@ fn tightest<O: OpenState>(wants: &[Want<'_, O>], reserved: &mut Reserved) {
 }
 
 /// The limiters that enforce a rate, with their indices.
-fn enforced_rates<'w, O: OpenState>(
-    wants: &'w [Want<'_, O>],
-) -> impl Iterator<Item = (usize, AskedRate<'w, O::Rate>)> {
+fn enforced_rates<'w>(wants: &'w [Want<'_>]) -> impl Iterator<Item = (usize, AskedRate<'w>)> {
     wants.iter().enumerate().filter_map(|(i, want)| Some((i, want.enforced_rate()?)))
 }
 
 /// The first instant from `from` on at which all enforcing rate limiters can grant, and the limiter that made
 /// it so late.
-fn common<O: OpenState>(
-    wants: &[Want<'_, O>],
-    from: Micros,
-    starts: &mut [i64],
-) -> (Micros, usize) {
+fn common(wants: &[Want<'_>], from: Micros, starts: &mut [i64]) -> (Micros, usize) {
     if let [want] = wants {
         // Most requests have one limiter, whose instant has to suit no other.
         let Some(rate) = want.enforced_rate() else { return (from, 0) };
@@ -199,11 +188,7 @@ fn common<O: OpenState>(
 /// A request that would wait in one limiter alone for longer than that limiter's queue allows is refused,
 /// too. Returns the first instant from `from` on at which no queue is too long and which is within the
 /// budget, with the limiter that made it so late; `None` when that instant is `from`.
-fn fitting_all_queues<O: OpenState>(
-    wants: &[Want<'_, O>],
-    budget: Micros,
-    from: Micros,
-) -> Option<(Micros, usize)> {
+fn fitting_all_queues(wants: &[Want<'_>], budget: Micros, from: Micros) -> Option<(Micros, usize)> {
     let (mut retry_after, mut bound_by) = (from, None);
     loop {
         let before = retry_after;
@@ -236,12 +221,7 @@ enum Concurrent {
 /// Whether every concurrency limiter has a free permit. If one has none, the request waits in the first such
 /// queue. While it waits there, or for more than [`KEPT`] for rate permits, it holds no concurrency permit
 /// that it was notified of. A paused limiter has no free permit, not even for a request that was notified.
-fn concurrent<O: OpenState>(
-    wants: &mut [Want<'_, O>],
-    budget: Micros,
-    at: Micros,
-    ticket: Ticket,
-) -> Concurrent {
+fn concurrent(wants: &mut [Want<'_>], budget: Micros, at: Micros, ticket: Ticket) -> Concurrent {
     let enforced = wants.iter_mut().enumerate().filter(|(_, want)| want.enforce);
     let mut leases: SmallVec<[_; 2]> =
         enforced.filter_map(|(i, want)| Some((i, want.open.leases()?))).collect();
@@ -274,8 +254,8 @@ fn concurrent<O: OpenState>(
     }
 }
 
-fn take<O: OpenState>(
-    wants: &mut [Want<'_, O>],
+fn take(
+    wants: &mut [Want<'_>],
     starts: &[i64],
     at: Micros,
     budget: Micros,
@@ -288,8 +268,8 @@ fn take<O: OpenState>(
     parts
 }
 
-fn take_one<O: OpenState>(
-    want: &mut Want<'_, O>,
+fn take_one(
+    want: &mut Want<'_>,
     start: i64,
     at: Micros,
     budget: Micros,
@@ -324,9 +304,9 @@ fn take_one<O: OpenState>(
 
 // === impl Want ===
 
-impl<O: OpenState> Want<'_, O> {
+impl Want<'_> {
     /// The limiter if it enforces a rate.
-    fn enforced_rate(&self) -> Option<AskedRate<'_, O::Rate>> {
+    fn enforced_rate(&self) -> Option<AskedRate<'_>> {
         let open = self.open.rate().filter(|_| self.enforce)?;
         Some(AskedRate { open, cost: self.cost, gate: self.gate.as_deref() })
     }
@@ -343,7 +323,7 @@ impl<O: OpenState> Want<'_, O> {
 
 // === impl AskedRate ===
 
-impl<R: OpenRate> AskedRate<'_, R> {
+impl AskedRate<'_> {
     /// The [`OpenRate::earliest`] of the limiter with its gate.
     fn earliest(&self, from: Micros) -> (Micros, i64) {
         match self.gate {

@@ -2,7 +2,6 @@
 
 use super::{
     Algorithm, Concurrency, DataLoss, Grant, Level, Micros, Open, OpenRate, State, concurrency,
-    token_bucket,
 };
 use smallvec::SmallVec;
 
@@ -40,31 +39,6 @@ pub enum OpenRule {
     Permits(concurrency::Open),
 }
 
-/// A state that is worked on, as a decision sees it: an [`OpenRule`], or that of an algorithm which the compiler knows. Most
-/// requests ask one token bucket, and the same decision about [`token_bucket::Open`] takes half of the instructions.
-pub trait OpenState {
-    /// The open state of a rate.
-    type Rate: OpenRate;
-
-    /// The open state if it is that of a rate.
-    fn rate(&self) -> Option<&Self::Rate>;
-
-    /// The same, to be changed.
-    fn rate_mut(&mut self) -> Option<&mut Self::Rate>;
-
-    /// The open state if it is that of a [`Concurrency`].
-    fn leases(&mut self) -> Option<&mut concurrency::Open>;
-
-    /// How full the limiter is at this instant; the state does not change.
-    fn level(&self) -> Level;
-
-    /// The state that the store keeps and for how many µs it matters; `None` when it equals an absent state.
-    fn close(self) -> Option<(RuleState, Micros)>;
-
-    /// Moves the parts that [`Rule::open`] took out of `state` back into it, when no permit was taken.
-    fn put_back(self, state: &mut RuleState);
-}
-
 impl From<Algorithm> for Rule {
     fn from(rule: Algorithm) -> Self {
         Self::Rate(rule)
@@ -97,7 +71,7 @@ impl Rule {
     }
 
     /// Reads a state at `now`, in a store that may have lost data; `None` is a limiter that no request has used, or not for a
-    /// long time. Large parts are moved out of `state` until [`OpenState::put_back`] or [`OpenState::close`] returns them.
+    /// long time. Large parts are moved out of `state` until [`OpenRule::put_back`] or [`OpenRule::close`] returns them.
     pub fn open(
         &self,
         loss: Option<DataLoss>,
@@ -205,40 +179,41 @@ impl OpenRule {
             Self::Permits(open) => open.refund(grant),
         }
     }
-}
 
-impl OpenState for OpenRule {
-    type Rate = Open;
-
-    fn rate(&self) -> Option<&Open> {
+    /// The open state if it is that of a rate.
+    pub fn rate(&self) -> Option<&Open> {
         match self {
             Self::Rate(open) => Some(open),
             Self::Permits(_) => None,
         }
     }
 
-    fn rate_mut(&mut self) -> Option<&mut Open> {
+    /// The same, to be changed.
+    pub fn rate_mut(&mut self) -> Option<&mut Open> {
         match self {
             Self::Rate(open) => Some(open),
             Self::Permits(_) => None,
         }
     }
 
-    fn leases(&mut self) -> Option<&mut concurrency::Open> {
+    /// The open state if it is that of a [`Concurrency`].
+    pub fn leases(&mut self) -> Option<&mut concurrency::Open> {
         match self {
             Self::Rate(_) => None,
             Self::Permits(open) => Some(open),
         }
     }
 
-    fn level(&self) -> Level {
+    /// How full the limiter is at this instant; the state does not change.
+    pub fn level(&self) -> Level {
         match self {
             Self::Rate(open) => open.level(),
             Self::Permits(open) => open.level(),
         }
     }
 
-    fn close(self) -> Option<(RuleState, Micros)> {
+    /// The state that the store keeps and for how many µs it matters; `None` when it equals an absent state.
+    pub fn close(self) -> Option<(RuleState, Micros)> {
         match self {
             Self::Rate(open) => open.close().map(|(state, ttl)| (RuleState::Rate(state), ttl)),
             Self::Permits(open) => {
@@ -247,40 +222,12 @@ impl OpenState for OpenRule {
         }
     }
 
-    fn put_back(self, state: &mut RuleState) {
+    /// Moves the parts that [`Rule::open`] took out of `state` back into it, when no permit was taken.
+    pub fn put_back(self, state: &mut RuleState) {
         match (self, state) {
             (Self::Rate(open), RuleState::Rate(state)) => open.put_back(state),
             (Self::Permits(open), RuleState::Permits(state)) => open.put_back(state),
             _ => {}
         }
     }
-}
-
-// === impl OpenState for token_bucket::Open ===
-
-impl OpenState for token_bucket::Open {
-    type Rate = Self;
-
-    fn rate(&self) -> Option<&Self> {
-        Some(self)
-    }
-
-    fn rate_mut(&mut self) -> Option<&mut Self> {
-        Some(self)
-    }
-
-    fn leases(&mut self) -> Option<&mut concurrency::Open> {
-        None
-    }
-
-    fn level(&self) -> Level {
-        OpenRate::level(self)
-    }
-
-    fn close(self) -> Option<(RuleState, Micros)> {
-        let closed = OpenRate::close(self);
-        closed.map(|(state, ttl)| (RuleState::Rate(State::TokenBucket(state)), ttl))
-    }
-
-    fn put_back(self, _state: &mut RuleState) {}
 }

@@ -20,13 +20,13 @@ pub const GONE: Duration = Duration::from_secs(10);
 /// back: a store whose clock is set back continues with the latest instant that it has seen.
 ///
 /// The states of [`Entry::Reserve`] and of the entries that change its grants are those of [`Rule`], read by
-/// [`Rule::open`], decided together by [`reserve::decide`], and kept by [`OpenState::close`] until the time that it says.
+/// [`Rule::open`], decided together by [`reserve::decide`], and kept by [`OpenRule::close`] until the time that it says.
 /// `examples/own_store.rs` of this package is such a store in 300 lines, and passes the contract that every store of the
 /// gateway passes (`tests/it/contract.rs` of its repository).
 ///
 /// [`Rule`]: crate::algorithm::Rule
 /// [`Rule::open`]: crate::algorithm::Rule::open
-/// [`OpenState::close`]: crate::algorithm::OpenState::close
+/// [`OpenRule::close`]: crate::algorithm::OpenRule::close
 /// [`reserve::decide`]: crate::algorithm::reserve::decide
 pub trait Backend: Send + Sync + fmt::Debug {
     /// Returns the requests of this process that wait for a concurrency permit or a turn. A store that hands one on wakes the

@@ -14,14 +14,13 @@ mod turns;
 
 use super::{Check, Checks, Decision, Entry, Pauses, Reply, calls::Calls, turn::of_queue};
 use crate::algorithm::{
-    DataLoss, Grant, Level, Micros, OpenRule, OpenState, RuleState,
+    DataLoss, Grant, Level, Micros, OpenRule, RuleState,
     concurrency::Ticket,
     gate::OpenGate,
     reserve::{self, Want},
 };
 use ahash::RandomState;
 use debts::Debts;
-use locked::LockedShards;
 use notes::Notes;
 use parking_lot::{Mutex, MutexGuard};
 use shard::{Shard, StateIndex};
@@ -72,8 +71,8 @@ struct Inner {
 struct Locked(Mutex<Shard>);
 
 /// A state that a decision works on.
-struct OpenedState<O = OpenRule> {
-    open: O,
+struct OpenedState {
+    open: OpenRule,
     /// The print under which it is put back: that of its key, or of the state that keys share when there are too many.
     print: Print,
     /// `None` if no state is kept there, or if its grants were lost.
@@ -195,32 +194,9 @@ impl MemoryStore {
             return granted;
         }
         let mut shards = self.lock_all(checks);
-        match self.open_bucket(&mut shards, checks, now) {
-            Some(bucket) => self.decide_opened(now, checks, budget, ticket, shards, [bucket]),
-            None => {
-                let opened = self.open_all(&mut shards, checks, now);
-                self.decide_opened(now, checks, budget, ticket, shards, opened)
-            }
-        }
-    }
-
-    /// Decides about opened states, whose parts are locked, and puts them back.
-    #[inline(always)]
-    fn decide_opened<O: OpenState, S>(
-        &self,
-        now: Micros,
-        checks: &Checks,
-        budget: Micros,
-        ticket: Option<Ticket>,
-        mut shards: LockedShards<'_>,
-        mut opened: S,
-    ) -> Decision
-    where
-        S: AsMut<[OpenedState<O>]> + IntoIterator<Item = OpenedState<O>>,
-    {
-        let mut wants = wants(checks, opened.as_mut());
-        let decision = Decision::new(reserve::decide(&mut wants, budget, ticket));
-        drop(wants);
+        let mut opened = self.open_all(&mut shards, checks, now);
+        let reserved = reserve::decide(&mut wants(checks, &mut opened), budget, ticket);
+        let decision = Decision::new(reserved);
         let is_taken = |i: usize| decision.parts.get(i).is_some_and(|part| part.at >= 0);
         let called = self.put_all(&mut shards, checks, opened, is_taken, now);
         drop(shards);
@@ -275,11 +251,11 @@ impl MemoryStore {
 
     /// Puts an opened state back: as it is now if it was `changed`, otherwise as it was before.
     #[inline(always)]
-    fn put<O: OpenState>(
+    fn put(
         &self,
         shard: &mut Shard,
         check: &Check,
-        OpenedState { mut open, print, place, gate }: OpenedState<O>,
+        OpenedState { mut open, print, place, gate }: OpenedState,
         changed: bool,
         now: Micros,
     ) -> Vec<Ticket> {
@@ -341,10 +317,10 @@ impl MemoryStore {
 
 // === impl OpenedState ===
 
-impl<O: OpenState> OpenedState<O> {
+impl OpenedState {
     /// The permits that a request asks of this state.
     #[inline]
-    fn want(&mut self, check: &Check) -> Want<'_, O> {
+    fn want(&mut self, check: &Check) -> Want<'_> {
         // A concurrency limiter has to know whose turn it is that asks.
         if let Some(turn) = &check.turn
             && let Some(leases) = self.open.leases()
@@ -354,9 +330,7 @@ impl<O: OpenState> OpenedState<O> {
         let Self { open, gate, .. } = self;
         Want { open, cost: check.cost, enforce: check.enforce, gate: gate.as_deref_mut() }
     }
-}
 
-impl OpenedState {
     /// Returns the permits of a grant to the state and to its gate; false if the state has nothing of this grant.
     fn refund(&mut self, grant: Grant, cost: i64) -> bool {
         let given = self.open.refund(grant, cost);
@@ -376,10 +350,7 @@ impl OpenedState {
 
 /// The permits that a request asks of its limiters.
 #[inline]
-fn wants<'o, O: OpenState>(
-    checks: &[Check],
-    opened: &'o mut [OpenedState<O>],
-) -> SmallVec<[Want<'o, O>; 2]> {
+fn wants<'o>(checks: &[Check], opened: &'o mut [OpenedState]) -> SmallVec<[Want<'o>; 2]> {
     // Pushing one by one takes half of the instructions of a collect, and every decision does this.
     let mut wants = SmallVec::new();
     for (check, state) in checks.iter().zip(opened) {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::algorithm::{
-    OpenRule, OpenState, Rule,
+    OpenRule, Rule,
     reserve::{self, Part, Reserved, Want},
 };
 use proptest::prelude::*;

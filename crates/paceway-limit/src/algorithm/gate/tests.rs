@@ -1,7 +1,7 @@
 use super::*;
 use crate::algorithm::{
-    Concurrency, FixedWindow, LeakyBucket, OpenRule, OpenState, Rule, RuleState, SlidingWindow,
-    State, TokenBucket, WarmUp,
+    Concurrency, FixedWindow, LeakyBucket, OpenRule, Rule, RuleState, SlidingWindow, State,
+    TokenBucket, WarmUp,
     concurrency::Ticket,
     reserve::{self, Reserved, Want},
     tests::cases,

@@ -58,8 +58,8 @@ pub fn charge(open: &mut Open, permits: i64) -> i64 {
 }
 
 /// Takes permits, through the gate if there is one.
-pub(super) fn take_through<R: OpenRate>(
-    open: &mut R,
+pub(super) fn take_through(
+    open: &mut Open,
     gate: Option<&mut OpenGate>,
     start: i64,
     cost: i64,

@@ -35,7 +35,7 @@ proptest! {
 
     /// Law 6: the next request gets the slot of one that leaves, and the one after it the slot that it would have had.
     #[test]
-    fn what_was_given_back_is_there_for_the_next(
+    fn a_refunded_slot_goes_to_the_next_request(
         mut limiter in any_limiter(),
         waiters in 2..20usize,
         leaves in 0..20usize,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::algorithm::{
-    MAX_HOLES, Open as AnyOpen, OpenRule, OpenState, RuleState, State as AnyState,
+    MAX_HOLES, Open as AnyOpen, OpenRule, RuleState, State as AnyState,
     reserve::{self, Reserved, Want},
 };
 use proptest::prelude::*;

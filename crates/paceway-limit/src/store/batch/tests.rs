@@ -51,9 +51,10 @@ impl Backend for DistantBackend {
     }
 
     fn placement(&self) -> Placement {
-        match self.0.has_many_servers.load(SeqCst) {
-            true => Placement::ManyServers { one_answers: true },
-            false => Placement::OneServer,
+        if self.0.has_many_servers.load(SeqCst) {
+            Placement::ManyServers { one_answers: true }
+        } else {
+            Placement::OneServer
         }
     }
 

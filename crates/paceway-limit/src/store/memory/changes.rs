@@ -3,7 +3,7 @@
 use super::{MemoryStore, OpenedState, wants};
 use crate::{
     algorithm::{
-        Gate, Grant, Level, Micros, OpenRule, OpenState, concurrency,
+        Gate, Grant, Level, Micros, OpenRule, concurrency,
         gate::OpenGate,
         reserve::{self, Part},
         token_bucket::BlockAsk,

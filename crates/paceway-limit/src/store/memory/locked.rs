@@ -2,7 +2,7 @@
 
 use super::{MemoryStore, OpenedState, shard::Shard, stored_state::Print};
 use crate::{
-    algorithm::{Algorithm, Micros, OpenState, Rule, concurrency::Ticket, token_bucket},
+    algorithm::{Micros, concurrency::Ticket},
     store::Check,
 };
 use parking_lot::MutexGuard;
@@ -53,35 +53,13 @@ impl MemoryStore {
         opened
     }
 
-    /// Opens the state of a request that asks one token bucket, as most requests do; `None` where it is absent, or where the
-    /// compiler does not know its type.
-    #[inline]
-    pub(super) fn open_bucket(
-        &self,
-        shards: &mut LockedShards<'_>,
-        checks: &[Check],
-        now: Micros,
-    ) -> Option<OpenedState<token_bucket::Open>> {
-        let [check @ Check { algorithm: Rule::Rate(Algorithm::TokenBucket(rule)), .. }] = checks
-        else {
-            return None;
-        };
-        let (print, loss) = (shards.print(0), self.loss(check));
-        let shard = shards.of(0);
-        let place = shard.find(print)?;
-        let open = shard.open_bucket(place, *rule, loss, now)?;
-        let gate = shard.open_gate(print, &check.algorithm, now);
-        Some(OpenedState { open, print, place: Some(place), gate })
-    }
-
     /// Puts the states of all `checks` back, those as they are now that `is_changed` selects. Returns the tickets to wake when
     /// the parts are not locked any more.
-    #[inline(always)]
-    pub(super) fn put_all<O: OpenState>(
+    pub(super) fn put_all(
         &self,
         shards: &mut LockedShards<'_>,
         checks: &[Check],
-        opened: impl IntoIterator<Item = OpenedState<O>>,
+        opened: SmallVec<[OpenedState; 2]>,
         is_changed: impl Fn(usize) -> bool,
         now: Micros,
     ) -> Vec<Ticket> {

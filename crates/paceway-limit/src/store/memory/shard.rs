@@ -11,8 +11,7 @@ use super::{
 };
 use crate::{
     algorithm::{
-        Algorithm, DataLoss, Micros, Open, OpenRule, OpenState, Rule, RuleState, State,
-        TokenBucket,
+        Algorithm, DataLoss, Micros, Open, OpenRule, Rule, RuleState, State, TokenBucket,
         fair::Queue,
         gate::OpenGate,
         timeline::{self, Pace},
@@ -112,8 +111,7 @@ impl Shard {
     }
 
     /// Opens the state of a token bucket; `None` if the position holds none that is packed and counts.
-    #[inline]
-    pub(super) fn open_bucket(
+    fn open_bucket(
         &mut self,
         place: StateIndex,
         rule: TokenBucket,
@@ -182,7 +180,7 @@ impl Shard {
     }
 
     /// Puts back a state that was opened at `place` and not changed. Other states may have been added or removed since.
-    pub(super) fn put_back(&mut self, print: Print, place: StateIndex, open: impl OpenState) {
+    pub(super) fn put_back(&mut self, print: Print, place: StateIndex, open: OpenRule) {
         let aside = self.at(print, Some(place)).1.and_then(|aside| self.asides.get_mut(aside));
         if let Some(Aside::State(_, state)) = aside {
             open.put_back(state);

@@ -3,7 +3,7 @@
 use super::{MemoryStore, OpenedState, shard::Shard, stored_state::Print, wants};
 use crate::{
     algorithm::{
-        MAX_BUDGET, Micros, OpenState, RuleState,
+        MAX_BUDGET, Micros, RuleState,
         concurrency::Ticket,
         fair::{
             Place, Queue, Turns,

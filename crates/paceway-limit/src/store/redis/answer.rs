@@ -4,7 +4,7 @@
 use super::{alike::Alike, call::ScriptCall, epoch::Epoch, wire};
 use crate::{
     algorithm::{
-        Algorithm, EXACT, Grant, Level, Micros, Rule,
+        Algorithm, EXACT, Grant, Level, Micros, Open, OpenRule, Rule,
         concurrency::Queued,
         fair::{Priority, turns::MAX_TENANTS},
         reserve::{self, Want},
@@ -14,9 +14,6 @@ use crate::{
 };
 use redis::Value;
 use std::sync::Arc;
-
-/// The code of a reply is greater by this if its limiter is paused: then the level has a fourth number.
-const PAUSED: i64 = 10;
 
 /// The script's reply to a call.
 pub(super) struct ScriptReply {
@@ -91,7 +88,8 @@ impl ScriptCall<'_> {
         };
         let mut admitted = numbers.next()?;
         let (tail, born) = (numbers.next()?, numbers.next()?);
-        let mut open = token_bucket::Open::reported(rule, now, tail, born)?;
+        let open = token_bucket::Open::reported(rule, now, tail, born)?;
+        let mut open = OpenRule::Rate(Open::TokenBucket(open));
         for (i, entry) in entries() {
             let cost = entry.checks()[0].cost;
             let want = Want { open: &mut open, cost, enforce: true, gate: None };
@@ -174,7 +172,7 @@ fn read_decision(checks: &Checks, code: i64, numbers: &mut Numbers<'_>) -> Optio
         return None;
     }
     let level = read_level(code, numbers)?;
-    let code = code % PAUSED;
+    let code = code % wire::PAUSED;
     let queued = match code {
         2 => Some(Queued { deadline: numbers.next()?, ask_after: numbers.next()? }),
         _ => None,
@@ -222,6 +220,6 @@ fn read_level(code: i64, numbers: &mut Numbers<'_>) -> Option<Level> {
         remaining: numbers.next()?,
         next: numbers.next()?,
         reset_after: numbers.next()?,
-        paused: if code >= PAUSED { numbers.next()? } else { 0 },
+        paused: if code >= wire::PAUSED { numbers.next()? } else { 0 },
     })
 }

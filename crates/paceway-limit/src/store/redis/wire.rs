@@ -71,6 +71,8 @@ pub(super) const LOWER: EntryForm = form(b'M', "lower", &["most"], None);
 
 /// A reply to any entry instead: one of its keys holds a foreign value. The number of the key follows.
 pub(super) const FOREIGN: i64 = -1;
+/// The code of a reply is greater by this if its limiter is paused: then the level has a fourth number.
+pub(super) const PAUSED: i64 = 10;
 
 const FORMS: [&EntryForm; 16] = [
     &RESERVE,
@@ -92,9 +94,9 @@ const FORMS: [&EntryForm; 16] = [
 ];
 
 /// Returns the text of the library's module `wire`: for each letter the step, the form in which `struct.unpack` reads the numbers
-/// and the text, and the bytes of the numbers.
+/// and the text, and the bytes of the numbers; and the codes of replies.
 pub(super) fn module() -> String {
-    let mut text = "return {\n".to_owned();
+    let mut text = format!("return {{\n  FOREIGN = {FOREIGN}, PAUSED = {PAUSED},\n");
     for EntryForm { letter, step, numbers, text: own } in FORMS {
         let letter = char::from(*letter);
         let form = "d".repeat(numbers.len()) + if own.is_some() { "dc0" } else { "" };

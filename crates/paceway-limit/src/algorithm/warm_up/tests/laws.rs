@@ -130,7 +130,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_given_back_is_there_for_the_next(rule in odd(), waiters in 2..20usize, leaves in 0..20usize) {
+    fn a_refunded_slot_goes_to_the_next_request(rule in odd(), waiters in 2..20usize, leaves in 0..20usize) {
         let mut limiter = Limiter::new(rule);
         let grants: Vec<_> =
             (0..=waiters).map(|_| limiter.ask(T0, 1, MAX_BUDGET).expect("granted")).collect();

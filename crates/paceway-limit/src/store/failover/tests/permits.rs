@@ -117,14 +117,13 @@ async fn a_permit_that_was_given_without_the_store_counts_there(#[case] is_lost:
     let checks = four(10 * SECOND);
     set(&backend.0, Mood::IsGone);
     let local = start(&failover, &checks).await.expect("a permit");
-    match is_lost {
-        true => lose(&backend.0, created, &checks).await,
-        false => {
-            for number in 0..4 {
-                let ticket = Some(Ticket { gateway: 7, number, deadline: 0 });
-                let taken = backend.0.memory.reserve(&checks, 0, ticket).get().await;
-                assert!(taken.expect("a decision").admitted);
-            }
+    if is_lost {
+        lose(&backend.0, created, &checks).await;
+    } else {
+        for number in 0..4 {
+            let ticket = Some(Ticket { gateway: 7, number, deadline: 0 });
+            let taken = backend.0.memory.reserve(&checks, 0, ticket).get().await;
+            assert!(taken.expect("a decision").admitted);
         }
     }
     set(&backend.0, Mood::Works);
