@@ -30,7 +30,7 @@ use tokio::{sync::Mutex, time::Instant};
 const TRIES: usize = 3;
 /// A server that has not taken the library is sent it again after 1 s.
 const RETRY: Duration = Duration::from_secs(1);
-/// How many versions of the library a server keeps, 0.4 MB each. A rolling deployment needs two.
+/// How many versions of the library a server keeps, 0.6 MB each. A rolling deployment needs two.
 const VERSIONS: usize = 8;
 
 /// Makes the command that executes the decision script, from the command's name and that of the script.
