@@ -51,7 +51,7 @@ impl Run {
                 let seen = |seen: &&Seen| seen.status == status && (from..to).contains(&seen.sent);
                 outcome.limited.iter().filter(seen).count()
             };
-            format!("{} / {} / {}", status(200), status(429), status(503))
+            format!("{}/{}/{}", status(200), status(429), status(503))
         };
         let opening = (self.broken + Duration::from_secs(1)).min(self.mended);
         let used = |from: Instant, to: Instant| {
@@ -62,7 +62,7 @@ impl Run {
             if span < 0.5 {
                 "-".into()
             } else {
-                format!("{:.0} %", 100.0 * count as f64 / (RATE * span))
+                format!("{:.0}", 100.0 * count as f64 / (RATE * span))
             }
         };
         let over = match policy {
