@@ -71,6 +71,7 @@ mod pauses;
 mod prometheus;
 mod proxy;
 mod readings;
+mod recipes;
 mod renamed;
 mod replay;
 mod reload;
