@@ -61,7 +61,12 @@ fn the_examples_of_the_docs_are_good() {
         write(&format!("tls/{key}"), signing_key.serialize_pem());
     }
     write("secrets/vendor", "hunter2\n".into());
-    let pages = [include_str!("../../docs/http.md"), include_str!("../../README.md")];
+    let pages = [
+        include_str!("../../docs/http.md"),
+        include_str!("../../docs/quickstart.md"),
+        include_str!("../../docs/compose.md"),
+        include_str!("../../README.md"),
+    ];
     let blocks = pages.iter().flat_map(|page| page.split("```yaml\n").skip(1));
     // A block that is not a whole configuration is a part of a file.
     let whole = blocks.map(|block| block.split("```").next().expect("an end"));

@@ -269,9 +269,9 @@ async fn explain_and_the_gateway_read_one_budget() {
 }
 
 #[test]
-fn the_sample_of_the_readme_is_what_explain_prints() {
-    let (readme, root) = (include_str!("../../README.md"), Path::new(env!("CARGO_MANIFEST_DIR")));
-    let (_, sample) = readme.split_once("$ paceway explain config/paceway.yaml").expect("a sample");
+fn the_sample_of_the_page_is_what_explain_prints() {
+    let (page, root) = (include_str!("../../docs/cli.md"), Path::new(env!("CARGO_MANIFEST_DIR")));
+    let (_, sample) = page.split_once("$ paceway explain config/paceway.yaml").expect("a sample");
     let (_, printed) = sample.split_once('\n').expect("what it prints");
     let (printed, _) = printed.split_once("```").expect("its end");
     let target = "https://api.internal/flights/%73earch/?q=1";
