@@ -1,5 +1,6 @@
 //! The settings of the admin side: its address, and the access to it. Keeps no token, only its digest.
 
+use super::keys::Choice;
 use sha2::{Digest, Sha256};
 use std::{fmt, net::SocketAddr};
 use subtle::ConstantTimeEq;
@@ -27,6 +28,13 @@ pub enum AdminRead {
 /// The SHA-256 digest of a token, so that no dump of the configuration holds the token itself.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AdminToken([u8; 32]);
+
+// === impl AdminRead ===
+
+impl Choice for AdminRead {
+    const CHOICES: &'static [(&'static str, Self)] =
+        &[("open", Self::Open), ("token", Self::Token)];
+}
 
 // === impl AdminToken ===
 

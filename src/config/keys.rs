@@ -7,11 +7,13 @@ mod descriptors;
 mod client;
 mod fair;
 mod headers;
+mod kind;
 mod limiter;
 mod limits_from;
 mod observability;
 mod process;
 mod route;
+mod rule_kind;
 mod services;
 mod spec;
 mod store;
@@ -25,13 +27,15 @@ pub(super) use client::{CLIENT, LIMITS, PATHS};
 pub(super) use descriptors::DESCRIPTOR;
 pub(super) use fair::FAIR;
 pub(super) use headers::{EDITS, HEADERS};
-pub(super) use limiter::{LIMITER, algorithms_with};
+pub(super) use kind::{Choice, Kind};
+pub(super) use limiter::LIMITER;
 pub(super) use limits_from::LIMITS_FROM;
 pub(super) use observability::{ACCESS_LOG, LEVEL, LOG, TRACING};
 pub(super) use process::ROOT;
 pub(super) use route::ROUTE;
+pub(super) use rule_kind::RuleKind;
 pub(super) use services::{DECISIONS, ENVOY_RATE_LIMIT, EXT_AUTHZ, FORWARD_AUTH, SERVICES};
-pub(super) use spec::{KeySpec, Keys};
+pub(super) use spec::{DefaultValue, KeySpec, Keys};
 pub(super) use store::STORE;
 pub(super) use throttle::{RETRY, THROTTLE};
 pub(super) use tls::{CERTIFICATE, STORE_TLS, TLS};
@@ -73,16 +77,20 @@ pub(super) const SECTIONS: [&Keys; 29] = [
 /// The JSON Schema of the kinds of values to which keys refer, such as a duration.
 pub(super) const KINDS: &str = include_str!("keys/kinds.json");
 
-/// Whether each key of this name takes only numbers, rates, times, addresses or fixed words, none of which can be a secret.
-pub(super) fn is_measure(name: &str) -> bool {
+/// The JSON Schema of sections and of keys that say more than their kind does, by their names, such as `route.methods`. In it
+/// `"{least}"` and `"{most}"` are the bounds of the key.
+pub(super) const SHAPES: &str = include_str!("keys/shapes.json");
+
+/// Whether a message may show a value that a variable has brought in, at each key of this name.
+pub(super) fn may_be_shown(name: &str) -> bool {
     let all = || [&ROOT].into_iter().chain(SECTIONS).flat_map(|keys| keys.specs);
     let mut own = all().filter(|key| key.name == name).peekable();
-    own.peek().is_some() && own.all(KeySpec::is_measure)
+    own.peek().is_some() && own.all(KeySpec::may_be_shown)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_measure;
+    use super::may_be_shown;
     use rstest::rstest;
 
     #[rstest]
@@ -105,7 +113,7 @@ mod tests {
     #[case::values_of_headers("set", false)]
     #[case::a_number_here_and_a_map_there("headers", false)]
     #[case::no_key("password", false)]
-    fn a_measure_is_no_secret(#[case] name: &str, #[case] expected: bool) {
-        assert_eq!(is_measure(name), expected);
+    fn shows_no_value_that_can_be_a_secret(#[case] name: &str, #[case] expected: bool) {
+        assert_eq!(may_be_shown(name), expected);
     }
 }

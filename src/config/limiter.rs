@@ -2,6 +2,7 @@
 
 use super::{
     fair::{FairSharing, no_tenant},
+    keys::Choice,
     unit::Rate,
 };
 use crate::{
@@ -194,27 +195,31 @@ impl LimiterConfig {
 impl Scope {
     /// The value of `scope` in the configuration.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Cluster => "cluster",
-            Self::Instance => "instance",
-        }
+        self.word()
     }
+}
+
+impl Choice for Scope {
+    const CHOICES: &'static [(&'static str, Self)] =
+        &[("cluster", Self::Cluster), ("instance", Self::Instance)];
 }
 
 // === impl FailurePolicy ===
 
 impl FailurePolicy {
-    /// All values, in the order of their declaration.
-    pub const ALL: [Self; 3] = [Self::Share, Self::Allow, Self::Reject];
-
     /// The value of `on_failure` in the configuration.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Share => "share",
-            Self::Allow => "allow",
-            Self::Reject => "reject",
-        }
+        self.word()
     }
+}
+
+impl Choice for FailurePolicy {
+    const CHOICES: &'static [(&'static str, Self)] =
+        &[("share", Self::Share), ("allow", Self::Allow), ("reject", Self::Reject)];
+}
+
+impl Choice for OnLoss {
+    const CHOICES: &'static [(&'static str, Self)] = &Self::NAMED;
 }
 
 // === impl Mode ===
@@ -222,10 +227,11 @@ impl FailurePolicy {
 impl Mode {
     /// The value of `mode` in the configuration.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Enforce => "enforce",
-            Self::Observe => "observe",
-            Self::Off => "off",
-        }
+        self.word()
     }
+}
+
+impl Choice for Mode {
+    const CHOICES: &'static [(&'static str, Self)] =
+        &[("enforce", Self::Enforce), ("observe", Self::Observe), ("off", Self::Off)];
 }

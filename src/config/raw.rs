@@ -23,7 +23,7 @@ mod upstreams;
 use super::{
     document::Document,
     foreign,
-    keys::{ROOT, STORE},
+    keys::{Choice, ROOT, STORE},
     limiter::FailurePolicy,
     lookalikes,
     mistake::{ConfigError, Mistake},
@@ -221,12 +221,12 @@ impl ConfigReader {
 
     /// Reads `on_failure` of the store or of a limiter.
     fn on_failure(&mut self, section: &ConfigSection<'_>) -> Option<FailurePolicy> {
-        self.one_of(section, "on_failure", &FailurePolicy::ALL.map(|all| (all.name(), all)))
+        self.one_of(section, "on_failure", FailurePolicy::CHOICES)
     }
 
     /// Reads `on_loss` of the store or of a limiter.
     fn on_loss(&mut self, section: &ConfigSection<'_>) -> Option<OnLoss> {
-        self.one_of(section, "on_loss", &OnLoss::ALL.map(|all| (all.name(), all)))
+        self.one_of(section, "on_loss", OnLoss::CHOICES)
     }
 
     /// Reads a Redis store. Its URL may hold a password, so no message quotes it.

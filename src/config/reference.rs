@@ -1,7 +1,9 @@
 //! Writes the JSON Schema and the tables of docs/configuration.md from the list of keys. `cargo run --example reference`
 //! stores both, and a test compares them.
 
-use super::keys::{KINDS, KeySpec, Keys, LIMITER, ROOT, SECTIONS, algorithms_with};
+mod kinds;
+
+use super::keys::{Choice, DefaultValue, KINDS, KeySpec, Keys, LIMITER, ROOT, RuleKind, SECTIONS};
 use std::fmt::Write;
 
 const BEGIN: &str = "<!-- begin keys: ";
@@ -57,10 +59,12 @@ fn table(keys: &Keys) -> String {
     } else {
         "| key | type | default | meaning |\n|---|---|---|---|\n".to_owned()
     };
-    for KeySpec { name, kind, default, meaning, .. } in keys.specs {
-        let algorithms = match algorithms_with(name) {
+    for key in keys.specs {
+        let (name, kind, default, meaning) =
+            (key.name, kinds::words(key), default_words(key), key.meaning);
+        let algorithms = match algorithms(key) {
             _ if !is_of_limiters => String::new(),
-            "" => "all | ".to_owned(),
+            algorithms if algorithms.is_empty() => "all | ".into(),
             algorithms => format!("{algorithms} | "),
         };
         // Writing to a string cannot fail.
@@ -69,16 +73,49 @@ fn table(keys: &Keys) -> String {
     out
 }
 
+/// The default of a key, in Markdown.
+fn default_words(key: &KeySpec) -> String {
+    match key.default {
+        DefaultValue::Required => format!("required{}", key.but),
+        DefaultValue::Value(value) => format!("`{value}`{}", key.but),
+        DefaultValue::Words(words) => words.into(),
+    }
+}
+
+/// The algorithms whose limiters have a key, in Markdown; empty for a key that all limiters have.
+fn algorithms(key: &KeySpec) -> String {
+    const AUTO: &str = "those with `rate: auto`";
+    let named: Vec<_> = key.rules.iter().map(|kind| format!("`{}`", kind.word())).collect();
+    let missing = RuleKind::CHOICES.iter().filter(|(_, kind)| !key.rules.contains(kind));
+    match &*missing.map(|(word, _)| *word).collect::<Vec<_>>() {
+        [] => String::new(),
+        [word] => format!("all but `{word}`"),
+        _ if named.is_empty() => AUTO.into(),
+        _ if key.is_for_auto_rates => format!("{}, and {AUTO}", named.join(" ")),
+        _ => named.join(" "),
+    }
+}
+
 /// The members of the schema of a section.
 fn object(keys: &Keys) -> String {
     let mut out = format!("\"description\": {},\n", quoted(keys.meaning));
-    if !keys.rules.starts_with("\"type\":") {
+    let rules = kinds::shape(keys.name);
+    if !rules.starts_with("\"type\":") {
         out.push_str("\"type\": \"object\",\n");
     }
     out.push_str("\"additionalProperties\": false,\n");
-    if !keys.rules.is_empty() {
-        out.push_str(keys.rules);
-        out.push_str(",\n");
+    let must_be_there = |key: &&KeySpec| {
+        matches!(key.default, DefaultValue::Required)
+            && key.but.is_empty()
+            && key.rules.len() == RuleKind::CHOICES.len()
+    };
+    let required = keys.specs.iter().filter(must_be_there).map(|key| quoted(key.name));
+    let required = required.collect::<Vec<_>>().join(", ");
+    if !required.is_empty() {
+        let _ = writeln!(out, "\"required\": [{required}],");
+    }
+    if !rules.is_empty() {
+        let _ = writeln!(out, "{rules},");
     }
     let properties: Vec<_> =
         keys.specs.iter().map(|key| indented(&property(keys, key), 1)).collect();
@@ -88,27 +125,28 @@ fn object(keys: &Keys) -> String {
 
 fn property(keys: &Keys, key: &KeySpec) -> String {
     let mut text = format!("{}.", capital(key.meaning));
-    let algorithms = algorithms_with(key.name);
+    let algorithms = algorithms(key);
     if keys.name == LIMITER.name && !algorithms.is_empty() {
         text.push_str(&format!(" For {algorithms}."));
     }
+    let kind = kinds::words(key);
     // The schema itself lists the words of a key that takes nothing else.
-    if !key.kind.starts_with(['`', '[']) {
-        text.push_str(&format!(" {}.", capital(key.kind)));
+    if !kind.starts_with(['`', '[']) {
+        text.push_str(&format!(" {}.", capital(&kind)));
     }
-    let code = key.default.strip_prefix('`').and_then(|code| code.strip_suffix('`'));
-    let code = code.filter(|code| !code.contains('`') && !key.schema.contains("\"default\":"));
-    let default = code.map_or(String::new(), |code| {
-        let value = if code.parse::<f64>().is_ok() { code.to_owned() } else { quoted(code) };
-        format!("\"default\": {value},\n")
-    });
-    let is_known = key.schema.contains("\"default\":") || matches!(key.default, "" | "required");
-    if !is_known && code.is_none() {
-        text.push_str(&format!(" Default: {}.", key.default));
+    let schema = kinds::schema(&format!("{}.{}", keys.name, key.name), key);
+    let (mut default, mut is_known) = (String::new(), schema.contains("\"default\":"));
+    if let (DefaultValue::Value(value), "", false) = (key.default, key.but, is_known) {
+        let value = if value.parse::<f64>().is_ok() { value.into() } else { quoted(value) };
+        default = format!("\"default\": {value},\n");
+        is_known = true;
+    }
+    let words = default_words(key);
+    if !is_known && !matches!(&*words, "" | "required") {
+        text.push_str(&format!(" Default: {words}."));
     }
     let description = quoted(&plain(&text));
-    let members = format!("\"description\": {description},\n{default}{}", key.schema);
-    let members = indented(&members, 1);
+    let members = indented(&format!("\"description\": {description},\n{default}{schema}"), 1);
     format!("{}: {{\n{members}\n}}", quoted(key.name))
 }
 

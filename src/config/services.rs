@@ -1,6 +1,6 @@
 //! The settings of the services for programs that keep their own proxy. Keeps no token, only its digest.
 
-use super::{admin::AdminToken, http::ServerTls};
+use super::{admin::AdminToken, http::ServerTls, keys::Choice};
 use http::StatusCode;
 use std::{net::SocketAddr, time::Duration};
 
@@ -86,6 +86,17 @@ pub enum OriginalRequest {
     Original,
     /// The call itself: its method, target and `Host`, as Envoy sends them.
     Target,
+}
+
+// === impl OriginalRequest ===
+
+impl Choice for OriginalRequest {
+    const CHOICES: &'static [(&'static str, Self)] = &[
+        ("auto", Self::Auto),
+        ("x-forwarded", Self::Forwarded),
+        ("x-original", Self::Original),
+        ("target", Self::Target),
+    ];
 }
 
 // === impl Service ===

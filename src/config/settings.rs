@@ -5,6 +5,7 @@ use super::{
     document::Document,
     fair::PriorityRule,
     http::{ClientLimits, Limits, ServerTls},
+    keys::Choice,
     limiter::{Charge, FailurePolicy, LimiterConfig},
     limits_from::{LimitsFrom, MissingLimiter},
     services::{DescriptorRule, Service, Services},
@@ -196,6 +197,19 @@ pub struct Route {
     pub headers: Rules,
     /// Whether every answer says what its limiter has left, and not only a refusal.
     pub tells_quota: bool,
+}
+
+// === impl AccessLog ===
+
+impl Choice for AccessLog {
+    const CHOICES: &'static [(&'static str, Self)] =
+        &[("off", Self::Off), ("text", Self::Text), ("json", Self::Json)];
+}
+
+// === impl EventFormat ===
+
+impl Choice for EventFormat {
+    const CHOICES: &'static [(&'static str, Self)] = &[("text", Self::Text), ("json", Self::Json)];
 }
 
 // === impl Config ===

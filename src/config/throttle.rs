@@ -1,6 +1,7 @@
 //! The settings of an upstream that throttles: how it says so, and what the gateway does then.
 
-use crate::throttle::ThrottleRules;
+use super::keys::Choice;
+use crate::throttle::{Style, ThrottleRules};
 use std::num::NonZeroU32;
 
 /// The handling of the refusals of one upstream.
@@ -73,4 +74,10 @@ impl Default for RetryConfig {
         const ATTEMPTS: NonZeroU32 = NonZeroU32::new(3).unwrap();
         Self { attempts: ATTEMPTS, max_body: 64 << 10 }
     }
+}
+
+// === impl Style ===
+
+impl Choice for Style {
+    const CHOICES: &'static [(&'static str, Self)] = &Self::NAMED;
 }

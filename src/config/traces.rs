@@ -1,5 +1,6 @@
 //! The settings of `tracing`: the collector of traces, and the requests that are traced.
 
+use super::keys::Choice;
 use crate::upstream::has_valid_port;
 use http::Uri;
 use std::fmt;
@@ -34,6 +35,12 @@ pub enum OtlpProtocol {
 /// A part of all requests, in millionths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SampleRatio(u32);
+
+// === impl OtlpProtocol ===
+
+impl Choice for OtlpProtocol {
+    const CHOICES: &'static [(&'static str, Self)] = &[("grpc", Self::Grpc), ("http", Self::Http)];
+}
 
 // === impl CollectorUrl ===
 

@@ -1,20 +1,25 @@
 //! The keys of `access_log`, `log` and `tracing`.
 
-use super::spec::{Keys, elsewhere, key, meant};
+use super::{
+    kind::Kind,
+    spec::{Keys, choice, elsewhere, key, meant},
+};
+use crate::config::{
+    settings::{AccessLog, EventFormat},
+    traces::OtlpProtocol,
+};
 
 pub(in crate::config) const ACCESS_LOG: Keys = Keys {
     name: "access_log",
     meaning: "The access lines on stdout.",
-    rules: "",
     specs: &[
-        key("format", "`off` `text` `json`")
-            .default("`text` when stdout is a terminal, otherwise `json`")
-            .means("the form of the lines")
-            .schema(r##""anyOf": [{ "enum": ["off", "text", "json", false, null] }, { "$ref": "#/$defs/variable" }]"##),
-        key("user_agent", "`on` `off`")
-            .default("`off`")
-            .means("whether a line has the client's `User-Agent`, its first 256 characters")
-            .schema(r##""$ref": "#/$defs/switch""##),
+        choice::<AccessLog>("format")
+            .otherwise("`text` when stdout is a terminal, otherwise `json`")
+            .says("the form of the lines"),
+        key("user_agent", Kind::Switch)
+            .written("`on` `off`")
+            .default("off")
+            .says("whether a line has the client's `User-Agent`, its first 256 characters"),
     ],
     others: &[meant(&["form"], &["format"]), meant(&["agent"], &["user_agent"])],
 };
@@ -22,13 +27,9 @@ pub(in crate::config) const ACCESS_LOG: Keys = Keys {
 pub(in crate::config) const LOG: Keys = Keys {
     name: "log",
     meaning: "The events on stderr.",
-    rules: "",
-    specs: &[key("format", "`text` `json`")
-        .default("`text` when stderr is a terminal, otherwise `json`")
-        .means("the form of the lines")
-        .schema(
-            r##""anyOf": [{ "enum": ["text", "json", null] }, { "$ref": "#/$defs/variable" }]"##,
-        )],
+    specs: &[choice::<EventFormat>("format")
+        .otherwise("`text` when stderr is a terminal, otherwise `json`")
+        .says("the form of the lines")],
     others: &[meant(&["form"], &["format"]), elsewhere(&["level"], LEVEL)],
 };
 
@@ -38,27 +39,14 @@ pub(in crate::config) const LEVEL: &str =
 pub(in crate::config) const TRACING: Keys = Keys {
     name: "tracing",
     meaning: "Traces of requests, which an OpenTelemetry collector receives.",
-    rules: r##""required": ["otlp"]"##,
     specs: &[
-        key("otlp", "URL")
-            .default("required")
-            .means("the collector: `http://HOST:4317` for gRPC (`https` for TLS), `http://HOST:4318` for HTTP")
-            .schema(r##""type": "string",
-"pattern": "^https?://[^@?]+$|\\$\\{",
-"examples": ["http://collector:4317", "http://collector:4318/v1/traces"]"##),
-        key("protocol", "`grpc` `http`")
-            .default("`http` for port 4318 or a URL with a path, otherwise `grpc`")
-            .means("the protocol of the collector: OTLP over gRPC, or over HTTP with protobuf")
-            .schema(r##""anyOf": [{ "enum": ["grpc", "http", null] }, { "$ref": "#/$defs/variable" }]"##),
-        key("sample", "number, 0 to 1")
-            .default("`0.01`")
-            .means("the part of the requests without a `traceparent` that is traced. A request with one is traced if its \
-                   sender records it")
-            .schema(r##""type": ["number", "string", "null"],
-"minimum": 0,
-"maximum": 1,
-"pattern": "^(0|1|0?\\.[0-9]+|[01]\\.[0-9]*)$|\\$\\{",
-"examples": [0.01, 1]"##),
+        key("otlp", Kind::Url).required()
+            .says("the collector: `http://HOST:4317` for gRPC (`https` for TLS), `http://HOST:4318` for HTTP"),
+        choice::<OtlpProtocol>("protocol").otherwise("`http` for port 4318 or a URL with a path, otherwise `grpc`")
+            .says("the protocol of the collector: OTLP over gRPC, or over HTTP with protobuf"),
+        key("sample", Kind::Fraction).written("number, 0 to 1").default("0.01")
+            .says("the part of the requests without a `traceparent` that is traced. A request with one is traced if its \
+                sender records it"),
     ],
     others: &[
         meant(&["endpoint", "url", "collector"], &["otlp"]),

@@ -1,16 +1,50 @@
-//! The description of a key and of a section, from which the parser, the JSON Schema and the tables of the documentation are
+//! The declaration of a key and of a section, from which the parser, the JSON Schema and the tables of the documentation are
 //! made. Names no key.
 
+use super::{
+    kind::{Choice, Kind},
+    rule_kind::RuleKind,
+};
 use crate::suggest::nearest;
+use std::{ops::RangeInclusive, time::Duration};
+
+pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
+pub(super) const TENTH: Duration = Duration::from_millis(100);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+pub(super) const MINUTE: Duration = Duration::from_secs(60);
+pub(super) const HOUR: Duration = Duration::from_secs(3600);
+pub(super) const DAY: Duration = Duration::from_secs(86_400);
 
 /// A key of the configuration.
+#[derive(Clone, Copy)]
 pub(in crate::config) struct KeySpec {
     pub(in crate::config) name: &'static str,
-    /// The kind of its value, in Markdown, such as "duration, at most 1d".
-    pub(in crate::config) kind: &'static str,
-    pub(in crate::config) default: &'static str,
+    pub(in crate::config) kind: Kind,
+    /// Further kinds that its values may have.
+    pub(in crate::config) others: &'static [Kind],
+    /// The words for the further kinds, in Markdown.
+    pub(in crate::config) more: &'static str,
+    /// The words for all kinds, in Markdown, in which `{least}` and `{most}` are the bounds; empty if they follow from `kind`.
+    pub(in crate::config) written: &'static str,
+    pub(in crate::config) default: DefaultValue,
+    /// The rest of the sentence about the default, in Markdown.
+    pub(in crate::config) but: &'static str,
+    /// The meaning, in Markdown: a part of a table, and the description in the schema.
     pub(in crate::config) meaning: &'static str,
-    pub(in crate::config) schema: &'static str,
+    /// The rules whose limiters have the key.
+    pub(in crate::config) rules: &'static [RuleKind],
+    /// Whether limiters with `rate: auto` have it, too.
+    pub(in crate::config) is_for_auto_rates: bool,
+}
+
+/// The meaning of a missing key.
+#[derive(Clone, Copy)]
+pub(in crate::config) enum DefaultValue {
+    Required,
+    /// The same as this value.
+    Value(&'static str),
+    /// The meaning that these words describe, in Markdown.
+    Words(&'static str),
 }
 
 /// The keys of one kind of section, for example of a limiter.
@@ -19,55 +53,142 @@ pub(in crate::config) struct Keys {
     pub(in crate::config) name: &'static str,
     /// The meaning of the section, for the schema.
     pub(in crate::config) meaning: &'static str,
-    /// The members of its JSON Schema besides the description and the properties.
-    pub(in crate::config) rules: &'static str,
     pub(in crate::config) specs: &'static [KeySpec],
     pub(in crate::config) others: &'static [Other],
 }
 
 /// Wrong keys that users of other gateways write, and the hint for them.
 pub(in crate::config) struct Other {
-    pub(super) names: &'static [&'static str],
+    names: Names,
     /// The keys that the user probably meant. They are not reported as missing.
-    pub(super) meant: &'static [&'static str],
+    meant: Names,
     /// The hint, if "did you mean" and the names are not enough. A value that is one short word replaces the example in `<5>`.
-    pub(super) says: Option<&'static str>,
+    says: Option<&'static str>,
 }
 
 /// The name of an [`Other`] that stands for each key that resembles no other. `NAME` in its hint is the key.
 pub(super) const ANY: &str = "*";
 
-/// A key whose values are of this kind, in Markdown.
-pub(super) const fn key(name: &'static str, kind: &'static str) -> KeySpec {
-    KeySpec { name, kind, default: "none", meaning: "", schema: "" }
+/// A key whose values are of this kind.
+pub(super) const fn key(name: &'static str, kind: Kind) -> KeySpec {
+    KeySpec {
+        name,
+        kind,
+        others: &[],
+        more: "",
+        written: "",
+        default: DefaultValue::Words("none"),
+        but: "",
+        meaning: "",
+        rules: RuleKind::EVERY,
+        is_for_auto_rates: false,
+    }
+}
+
+pub(super) const fn number(name: &'static str, range: RangeInclusive<u64>) -> KeySpec {
+    key(name, Kind::Number { least: *range.start(), most: *range.end() })
+}
+
+pub(super) const fn duration(name: &'static str, range: RangeInclusive<Duration>) -> KeySpec {
+    key(name, Kind::Duration { least: *range.start(), most: *range.end() })
+}
+
+pub(super) const fn size(name: &'static str, range: RangeInclusive<u64>) -> KeySpec {
+    key(name, Kind::Size { least: *range.start(), most: *range.end() })
+}
+
+/// A key whose value is one of the words of `T`.
+pub(super) const fn choice<T: Choice>(name: &'static str) -> KeySpec {
+    key(name, Kind::Word(|| T::CHOICES.iter().map(|(word, _)| *word).collect()))
+}
+
+/// A key whose value is one of these words.
+pub(super) const fn words(name: &'static str, words: fn() -> Vec<&'static str>) -> KeySpec {
+    key(name, Kind::Word(words))
+}
+
+/// A key whose value is a map with the keys of a section. `written` is a link to the table of them.
+pub(super) const fn section(
+    name: &'static str,
+    keys: &'static Keys,
+    written: &'static str,
+) -> KeySpec {
+    key(name, Kind::Section(keys)).written(written)
+}
+
+pub(super) const fn list(
+    name: &'static str,
+    range: RangeInclusive<u64>,
+    of: &'static Kind,
+) -> KeySpec {
+    key(name, Kind::List { least: *range.start(), most: *range.end(), of })
+}
+
+pub(super) const fn map(
+    name: &'static str,
+    range: RangeInclusive<u64>,
+    of: &'static Kind,
+) -> KeySpec {
+    key(name, Kind::Map { least: *range.start(), most: *range.end(), of })
 }
 
 // === impl KeySpec ===
 
 impl KeySpec {
-    /// Says which value a missing key has, in Markdown; "required" if it has none. Without this it is "none". A value that is
-    /// code alone is the default of the schema, too.
-    pub(super) const fn default(self, default: &'static str) -> Self {
-        Self { default, ..self }
+    /// Says which value a missing key has.
+    pub(super) const fn default(self, value: &'static str) -> Self {
+        Self { default: DefaultValue::Value(value), ..self }
     }
 
-    /// Says the meaning, in Markdown: a part of a table, and the description in the schema.
-    pub(super) const fn means(self, meaning: &'static str) -> Self {
+    /// Says that a section must have the key.
+    pub(super) const fn required(self) -> Self {
+        Self { default: DefaultValue::Required, ..self }
+    }
+
+    /// Says what a missing key means if no value means the same. Without this it is "none".
+    pub(super) const fn otherwise(self, words: &'static str) -> Self {
+        Self { default: DefaultValue::Words(words), ..self }
+    }
+
+    /// Ends the sentence about the default.
+    pub(super) const fn but(self, but: &'static str) -> Self {
+        Self { but, ..self }
+    }
+
+    /// Allows values of further kinds, with words for them that follow those for the first.
+    pub(super) const fn or(self, others: &'static [Kind], more: &'static str) -> Self {
+        Self { others, more, ..self }
+    }
+
+    /// Replaces the words that follow from the kind.
+    pub(super) const fn written(self, written: &'static str) -> Self {
+        Self { written, ..self }
+    }
+
+    /// Says the meaning.
+    pub(super) const fn says(self, meaning: &'static str) -> Self {
         Self { meaning, ..self }
     }
 
-    /// Sets the members of its JSON Schema besides the description.
-    pub(super) const fn schema(self, schema: &'static str) -> Self {
-        Self { schema, ..self }
+    /// Gives the key to limiters with one of these rules only.
+    pub(super) const fn of(self, rules: &'static [RuleKind]) -> Self {
+        Self { rules, ..self }
     }
 
-    /// Whether its kind allows only numbers, rates, times, addresses or fixed words. A variable in such a value may be shown.
-    pub(super) fn is_measure(&self) -> bool {
-        const MEASURES: [&str; 8] =
-            ["address", "duration", "name of a [vendor]", "number", "rate", "size", "switch", "`"];
-        const TEXTS: [&str; 4] = ["URL", "file", "list", "part of"];
-        MEASURES.iter().any(|kind| self.kind.starts_with(kind))
-            && !TEXTS.iter().any(|text| self.kind.contains(text))
+    /// Gives the key to limiters with `rate: auto`, in addition to those of [`Self::of`].
+    pub(super) const fn of_auto_rates(self) -> Self {
+        Self { is_for_auto_rates: true, ..self }
+    }
+
+    fn kinds(&self) -> impl Iterator<Item = &Kind> {
+        [&self.kind].into_iter().chain(self.others)
+    }
+
+    /// Whether a message may show each single value of this key that a variable has brought in.
+    pub(super) fn may_be_shown(&self) -> bool {
+        // A value that is a section is no single value.
+        let mut single = self.kinds().filter(|kind| !matches!(kind, Kind::Section(_))).peekable();
+        single.peek().is_some() && single.all(Kind::may_be_shown)
     }
 }
 
@@ -116,13 +237,14 @@ impl Keys {
         let (key, is_null) = before.rfind(|(name, _)| find(name).is_some())?;
         let is_misspelt = nearest(name, self.specs.iter().map(|key| key.name)).is_some();
         let spec = find(key).filter(|_| is_null && !is_misspelt)?;
-        (spec.kind.contains('[') || spec.kind.contains("map")).then_some(spec.name)
+        spec.kinds().any(Kind::takes_map).then_some(spec.name)
     }
 
     /// A map with the keys that the section must have, or with its first key: `{ cert: ..., key: ... }`. A `number` is the
     /// value of an only key.
     pub(in crate::config) fn example(&self, number: Option<&str>) -> String {
-        let required = self.specs.iter().filter(|key| key.default.starts_with("required"));
+        let required =
+            self.specs.iter().filter(|key| matches!(key.default, DefaultValue::Required));
         let mut names: Vec<_> = required.map(|key| key.name).collect();
         names.extend(self.specs.first().map(|key| key.name).filter(|_| names.is_empty()));
         let value = number.filter(|_| names.len() == 1).unwrap_or("...");

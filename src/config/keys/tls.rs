@@ -1,36 +1,25 @@
 //! The keys of certificates: for clients, and for the servers of the store.
 
-use super::spec::{ALWAYS_CHECKED, Keys, elsewhere, key, meant};
+use super::{
+    kind::Kind,
+    spec::{ALWAYS_CHECKED, Keys, elsewhere, key, list, meant},
+};
 
 pub(in crate::config) const TLS: Keys = Keys {
     name: "tls",
     meaning: "Certificates for clients. The gateway then speaks TLS 1.2 and 1.3 only.",
-    rules: r##""required": ["cert", "key"]"##,
     specs: &[
-        key("cert", "file")
-            .default("required")
-            .means("PEM: the certificate, then its chain. Shown to callers that name no host (SNI), or none \
-                   of `certificates`")
-            .schema(r##""$ref": "#/$defs/file",
-"examples": ["tls/cert.pem"]"##),
-        key("key", "file")
-            .default("required")
-            .means("PEM: its private key as PKCS #8, PKCS #1 or SEC 1, not encrypted. It may be the same file \
-                   as `cert`")
-            .schema(r##""$ref": "#/$defs/file",
-"examples": ["tls/key.pem"]"##),
-        key("client_ca", "file")
-            .default("callers show none")
-            .means("PEM: certificates of authorities. Callers must show a certificate of one of them; a \
-                   handshake without fails")
-            .schema(r##""$ref": "#/$defs/optional_file""##),
-        key("certificates", "list of `{ cert, key }`")
-            .means("at most 1000 more. The gateway reads the names from the certificates; where none fits, it \
-                   uses the first pair")
-            .schema(r##""type": ["array", "null"],
-"default": [],
-"maxItems": 1000,
-"items": { "$ref": "#/$defs/certificate" }"##),
+        key("cert", Kind::File).required()
+            .says("PEM: the certificate, then its chain. Shown to callers that name no host (SNI), or none of \
+                `certificates`"),
+        key("key", Kind::File).required()
+            .says("PEM: its private key as PKCS #8, PKCS #1 or SEC 1, not encrypted. It may be the same file as `cert`"),
+        key("client_ca", Kind::File).otherwise("callers show none")
+            .says("PEM: certificates of authorities. Callers must show a certificate of one of them; a handshake without \
+                fails"),
+        list("certificates", 0..=1_000, &Kind::Section(&CERTIFICATE)).written("list of `{ cert, key }`")
+            .says("at most 1000 more. The gateway reads the names from the certificates; where none fits, it uses the \
+                first pair"),
     ],
     others: &[
         meant(&["certificate", "ssl_certificate", "crt", "chain"], &["cert"]),
@@ -44,16 +33,11 @@ pub(in crate::config) const TLS: Keys = Keys {
 pub(in crate::config) const CERTIFICATE: Keys = Keys {
     name: "certificate",
     meaning: "A certificate and its private key.",
-    rules: r##""required": ["cert", "key"]"##,
     specs: &[
-        key("cert", "file")
-            .default("required")
-            .means("PEM: the certificate, then its chain")
-            .schema(r##""$ref": "#/$defs/file""##),
-        key("key", "file")
-            .default("required")
-            .means("PEM: its private key, not encrypted. It may be the same file as `cert`")
-            .schema(r##""$ref": "#/$defs/file""##),
+        key("cert", Kind::File).required().says("PEM: the certificate, then its chain"),
+        key("key", Kind::File)
+            .required()
+            .says("PEM: its private key, not encrypted. It may be the same file as `cert`"),
     ],
     others: &[
         meant(&["certificate", "crt"], &["cert"]),
@@ -65,23 +49,16 @@ pub(in crate::config) const CERTIFICATE: Keys = Keys {
 pub(in crate::config) const STORE_TLS: Keys = Keys {
     name: "store_tls",
     meaning: "How the servers of a `rediss://` URL are checked, and the certificate that they are shown.",
-    rules: r##""type": ["object", "null"]"##,
     specs: &[
-        key("ca", "file")
-            .default("the system's")
-            .means("PEM certificates of the authorities that certificates of the servers are checked with")
-            .schema(r##""type": ["string", "null"]"##),
-        key("cert", "file")
-            .means("the certificate that the gateway presents to servers that ask for one; it needs `key`")
-            .schema(r##""type": ["string", "null"]"##),
-        key("key", "file")
-            .means("PEM: the private key of `cert`")
-            .schema(r##""type": ["string", "null"]"##),
-        key("server_name", "text")
-            .default("the host")
-            .means("the name that certificates of the servers must have. By default it is the host of the \
-                   URL, or the one that Sentinels or the Cluster name, which is usually an address")
-            .schema(r##""type": ["string", "null"]"##),
+        key("ca", Kind::File).otherwise("the system's")
+            .says("PEM certificates of the authorities that certificates of the servers are checked with"),
+        key("cert", Kind::File)
+            .says("the certificate that the gateway presents to servers that ask for one; it needs `key`"),
+        key("key", Kind::File)
+            .says("PEM: the private key of `cert`"),
+        key("server_name", Kind::Text).otherwise("the host")
+            .says("the name that certificates of the servers must have. By default it is the host of the URL, or the one \
+                that Sentinels or the Cluster name, which is usually an address"),
     ],
     others: &[
         meant(&["ca_file", "ca_cert"], &["ca"]),

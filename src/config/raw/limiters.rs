@@ -1,14 +1,10 @@
 //! Reads `limiters`, in their short and their long form, and makes the rules of each.
 
-use super::{
-    rates::is_auto,
-    rule_keys::uses,
-    rules::{Kind, Rule},
-};
+use super::{rates::is_auto, rule_keys::uses, rules::Rule};
 use crate::{
     algorithm::{Algorithm, Concurrency, auto_rate::AutoRate},
     config::{
-        keys::LIMITER,
+        keys::{LIMITER, RuleKind},
         limiter::{AutoRule, FailurePolicy, LimiterConfig, Mode, Scope},
         reader::{ConfigReader, ConfigSection, Field, join},
         settings::StoreConfig,
@@ -99,8 +95,8 @@ impl ConfigReader {
         limiter.key = self.get(&section, "key", None, |text| Template::parse(text).map(Some));
         limiter.fair = self.fair(&section);
         let kind = match section.get("algorithm") {
-            Some(field) => self.scalar(&field, Kind::parse),
-            None => Some(Kind::TokenBucket),
+            Some(field) => self.scalar(&field, RuleKind::parse),
+            None => Some(RuleKind::TokenBucket),
         };
         // The keys that a limiter may have depend on its algorithm, so without one none is checked.
         let Some(kind) = kind else { return limiter };
@@ -113,7 +109,7 @@ impl ConfigReader {
         &mut self,
         section: &ConfigSection<'_>,
         rate: Option<Field<'_>>,
-        kind: Kind,
+        kind: RuleKind,
         limiter: &mut LimiterConfig,
     ) {
         let before = self.mistakes.len();

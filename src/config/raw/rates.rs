@@ -1,12 +1,13 @@
 //! Reads the rates of a limiter: one, a list of them, or `auto` with its bounds; and `margin: auto`.
 
-use super::rules::{Kind, micros};
+use super::rules::micros;
 use crate::{
     algorithm::{
         auto_margin::AutoMargin,
         auto_rate::{AutoRate, MAX_RATE, MIN_RATE, nanohertz},
     },
     config::{
+        keys::{Choice, RuleKind},
         limiter::{AutoRule, LimiterConfig},
         reader::{ConfigReader, ConfigSection, Field, join},
         unit::{self, Rate},
@@ -23,7 +24,7 @@ impl ConfigReader {
         &mut self,
         section: &ConfigSection<'n>,
         rate: Option<&Field<'n>>,
-        (kind, misused): (Kind, bool),
+        (kind, misused): (RuleKind, bool),
         limiter: &mut LimiterConfig,
     ) -> Vec<(Rate, &'n YamlNode)> {
         let learns = rate.is_some_and(is_auto);
@@ -36,8 +37,8 @@ impl ConfigReader {
             (Some(field), kind) if learns && kind.has_auto_rate() => {
                 self.auto_rate(section, field, limiter).into_iter().collect()
             }
-            (Some(field), kind) if learns && kind != Kind::Concurrency => {
-                let name = kind.name();
+            (Some(field), kind) if learns && kind != RuleKind::Concurrency => {
+                let name = kind.word();
                 self.note_at(
                     field,
                     format!(
@@ -46,8 +47,8 @@ impl ConfigReader {
                 );
                 Vec::new()
             }
-            (None, Kind::Concurrency) => Vec::new(),
-            (Some(field), Kind::Concurrency) => {
+            (None, RuleKind::Concurrency) => Vec::new(),
+            (Some(field), RuleKind::Concurrency) => {
                 let reason =
                     "belongs to the other algorithms; a concurrency limiter has `max` instead";
                 self.note_at(field, reason);
@@ -111,18 +112,18 @@ impl ConfigReader {
         &mut self,
         section: &ConfigSection<'_>,
         field: &Field<'n>,
-        kind: Kind,
+        kind: RuleKind,
     ) -> Vec<(Rate, &'n YamlNode)> {
         let rates = self.rates(field, kind);
         if rates.len() > 1 && !kind.takes_lists() {
             let reason = format!(
                 "is a list, and a {} takes one rate; lists are for token_bucket, sliding_window and \
                  fixed_window",
-                kind.name()
+                kind.word()
             );
             self.note_at(field, reason);
         } else if rates.len() > 1
-            && kind == Kind::TokenBucket
+            && kind == RuleKind::TokenBucket
             && let Some(burst) = section.get("burst")
         {
             let reason = "needs a single rate; in a list each rate's burst is its own count";
@@ -132,9 +133,9 @@ impl ConfigReader {
     }
 
     /// Reads one rate or a list of them, and returns them with the shortest period first.
-    fn rates<'n>(&mut self, field: &Field<'n>, kind: Kind) -> Vec<(Rate, &'n YamlNode)> {
+    fn rates<'n>(&mut self, field: &Field<'n>, kind: RuleKind) -> Vec<(Rate, &'n YamlNode)> {
         let read = |text: &str| match kind {
-            Kind::FixedWindow => unit::rate_of_a_window(text),
+            RuleKind::FixedWindow => unit::rate_of_a_window(text),
             _ => unit::rate(text),
         };
         let YamlValue::List(items) = &field.node.value else {

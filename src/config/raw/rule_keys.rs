@@ -2,10 +2,10 @@
 
 use super::{
     rates::is_auto,
-    rules::{Kind, Rule, micros},
+    rules::{Rule, micros},
 };
 use crate::config::{
-    keys::{LIMITER, algorithms_with},
+    keys::{Choice, LIMITER, RuleKind},
     reader::{ConfigReader, ConfigSection, Field, positive, span},
     yaml::YamlValue,
 };
@@ -18,32 +18,42 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 
 impl ConfigReader {
     /// Notes a mistake for each key that belongs to another algorithm. Returns whether one is there.
-    pub(super) fn misused(&mut self, section: &ConfigSection<'_>, kind: Kind) -> bool {
+    pub(super) fn misused(&mut self, section: &ConfigSection<'_>, kind: RuleKind) -> bool {
         let before = self.mistakes.len();
         let default = if section.get("algorithm").is_none() { ", the default" } else { "" };
         let has_auto_rate = section.get("rate").as_ref().is_some_and(is_auto);
         for key in LIMITER.specs {
-            let (key, Some(kinds)) = (key.name, kinds_of(key.name)) else { continue };
-            // With `rate: auto`, `max` is the highest rate.
-            let is_bound = key == "max" && has_auto_rate && kind.has_auto_rate();
-            if let Some(field) = section.get(key).filter(|_| !kinds.contains(&kind) && !is_bound) {
-                let names: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
-                let reason = format!(
-                    "belongs to algorithm {}, and this limiter is a {}{default}",
-                    names.join(" or "),
-                    kind.name()
-                );
-                self.note_at(&field, reason);
-            }
+            let is_right = match (key.rules, key.is_for_auto_rates) {
+                // Without `rate: auto` these are another mistake.
+                ([], _) => kind.has_auto_rate(),
+                (_, true) if has_auto_rate && kind.has_auto_rate() => true,
+                (rules, _) => rules.contains(&kind),
+            };
+            // A wrong `rate` is noted where rates are read.
+            let Some(field) = section.get(key.name).filter(|_| !is_right && key.name != "rate")
+            else {
+                continue;
+            };
+            let all = RuleKind::CHOICES.iter().map(|(_, kind)| *kind);
+            let names: Vec<_> = match key.rules {
+                [] => all.filter(|kind| kind.has_auto_rate()).map(Choice::word).collect(),
+                rules => rules.iter().map(|kind| kind.word()).collect(),
+            };
+            let reason = format!(
+                "belongs to algorithm {}, and this limiter is a {}{default}",
+                names.join(" or "),
+                kind.word()
+            );
+            self.note_at(&field, reason);
         }
         self.mistakes.len() > before
     }
 
     /// Reads the keys that an algorithm has in addition to its rate.
-    pub(super) fn rule(&mut self, section: &ConfigSection<'_>, kind: Kind) -> Option<Rule> {
+    pub(super) fn rule(&mut self, section: &ConfigSection<'_>, kind: RuleKind) -> Option<Rule> {
         let extra = |text: &str| span(text, Duration::ZERO, HOUR);
         let margin = match kind {
-            Kind::SlidingWindow | Kind::LeakyBucket => {
+            RuleKind::SlidingWindow | RuleKind::LeakyBucket => {
                 match section.get("margin").as_ref().is_some_and(is_auto) {
                     // An automatic margin begins with none.
                     true => 0,
@@ -53,22 +63,22 @@ impl ConfigReader {
             _ => 0,
         };
         Some(match kind {
-            Kind::TokenBucket => {
+            RuleKind::TokenBucket => {
                 Rule::TokenBucket { burst: self.get(section, "burst", None, permits) }
             }
-            Kind::SlidingWindow => Rule::SlidingWindow { margin },
-            Kind::FixedWindow => Rule::FixedWindow,
-            Kind::LeakyBucket => {
+            RuleKind::SlidingWindow => Rule::SlidingWindow { margin },
+            RuleKind::FixedWindow => Rule::FixedWindow,
+            RuleKind::LeakyBucket => {
                 let capacity = self.get(section, "capacity", None, permits);
                 Rule::LeakyBucket { margin, capacity }
             }
-            Kind::WarmUp => {
+            RuleKind::WarmUp => {
                 let cold_factor = self.get(section, "cold_factor", 3.0, cold_factor);
                 let field = self.required(section, "warm_up", ", as in `warm_up: 4s`")?;
                 let warm_up = self.scalar(&field, |text| span(text, MILLISECOND, HOUR))?;
                 Rule::WarmUp { warm_up: micros(warm_up), cold_factor }
             }
-            Kind::Concurrency => {
+            RuleKind::Concurrency => {
                 let lease = |text: &str| span(text, Duration::from_secs(1), DAY);
                 let lease = self.get(section, "lease", Duration::from_secs(60), lease);
                 let field = self.required(section, "max", ", as in `max: 4`")?;
@@ -87,10 +97,10 @@ pub(super) fn uses(field: &Field<'_>, key: &str) -> bool {
     };
     let kind = match kind {
         Some((_, node)) => match &node.value {
-            YamlValue::Scalar(scalar) => Kind::parse(&scalar.text).ok(),
+            YamlValue::Scalar(scalar) => RuleKind::parse(&scalar.text).ok(),
             _ => None,
         },
-        None => Some(Kind::TokenBucket),
+        None => Some(RuleKind::TokenBucket),
     };
     let learns = match &field.node.value {
         YamlValue::Map(entries) => entries.iter().any(|(key, node)| {
@@ -99,26 +109,9 @@ pub(super) fn uses(field: &Field<'_>, key: &str) -> bool {
         }),
         _ => false,
     };
-    if matches!(key, "start" | "min") || (key == "max" && learns) {
-        return learns;
-    }
-    match (kind, kinds_of(key)) {
-        (Some(Kind::Concurrency), None) => key != "rate",
-        (Some(kind), Some(kinds)) => kinds.contains(&kind),
-        _ => true,
-    }
-}
-
-/// The algorithms that have a key, as its description says; `None` for a key that all of them have, or all with a rate.
-fn kinds_of(key: &str) -> Option<Vec<Kind>> {
-    let algorithms = algorithms_with(key);
-    let named = |kind: &Kind| algorithms.contains(&format!("`{}`", kind.name()));
-    let all = || Kind::NAMED.into_iter().map(|(_, kind)| kind);
-    match algorithms {
-        text if text.is_empty() || text.starts_with("all but") => None,
-        "those with `rate: auto`" => Some(all().filter(|kind| kind.has_auto_rate()).collect()),
-        _ => Some(all().filter(named).collect()),
-    }
+    let Some(key) = LIMITER.specs.iter().find(|own| own.name == key) else { return true };
+    let is_of = |kind: RuleKind| key.rules.contains(&kind);
+    key.is_for_auto_rates && learns || kind.map_or(!key.rules.is_empty(), is_of)
 }
 
 fn permits(text: &str) -> Result<Option<i64>, String> {

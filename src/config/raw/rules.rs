@@ -1,22 +1,10 @@
-//! The names of the algorithms in a configuration, and the rule that each makes from a rate. Reads no file.
+//! The rule that each algorithm makes from a rate. Reads no file.
 
 use crate::{
     algorithm::{Algorithm, FixedWindow, LeakyBucket, Micros, SlidingWindow, TokenBucket, WarmUp},
     config::unit::Rate,
-    suggest::suggest,
 };
 use std::time::Duration;
-
-/// The algorithm that a limiter names, before its other keys are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    TokenBucket,
-    SlidingWindow,
-    FixedWindow,
-    LeakyBucket,
-    WarmUp,
-    Concurrency,
-}
 
 /// An algorithm with all its keys except the rate.
 pub(super) enum Rule {
@@ -42,44 +30,6 @@ pub(super) enum Rule {
         max: i64,
         lease: Micros,
     },
-}
-
-// === impl Kind ===
-
-impl Kind {
-    /// All kinds, with their names in the configuration.
-    pub(super) const NAMED: [(&str, Self); 6] = [
-        ("token_bucket", Self::TokenBucket),
-        ("sliding_window", Self::SlidingWindow),
-        ("fixed_window", Self::FixedWindow),
-        ("leaky_bucket", Self::LeakyBucket),
-        ("warm_up", Self::WarmUp),
-        ("concurrency", Self::Concurrency),
-    ];
-
-    pub(super) fn parse(name: &str) -> Result<Self, String> {
-        let found = Self::NAMED.iter().find(|(own, _)| *own == name);
-        found.map(|(_, kind)| *kind).ok_or_else(|| {
-            let names = Self::NAMED.map(|(name, _)| name);
-            let hint = suggest(name, names.into_iter())
-                .unwrap_or_else(|| format!("there are: {}", names.join(", ")));
-            format!("is no algorithm; {hint}")
-        })
-    }
-
-    pub(super) fn name(self) -> &'static str {
-        Self::NAMED.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
-    }
-
-    /// Whether the rate of a limiter of this kind can be learned.
-    pub(super) fn has_auto_rate(self) -> bool {
-        matches!(self, Self::TokenBucket | Self::SlidingWindow | Self::LeakyBucket)
-    }
-
-    /// Whether a limiter of this kind can keep several rates at once, such as `[5/s, 100/min]`.
-    pub(super) fn takes_lists(self) -> bool {
-        matches!(self, Self::TokenBucket | Self::SlidingWindow | Self::FixedWindow)
-    }
 }
 
 // === impl Rule ===

@@ -1,6 +1,6 @@
 //! The tree of a YAML document, and which of its values a message may quote.
 
-use crate::config::{keys::is_measure, mistake::Position};
+use crate::config::{keys::may_be_shown, mistake::Position};
 
 /// A value of the document, with its line and column.
 #[derive(Debug, Clone)]
@@ -97,7 +97,7 @@ impl Scalar {
     /// Whether the value may be secret at this key. That is so if it comes from a file, or from the environment and the key
     /// takes any text.
     pub(in crate::config) fn is_secret_at(&self, path: &str) -> bool {
-        self.is_from_outside() && (!is_measure_at(path) || self.written.contains("${file:"))
+        self.is_from_outside() && (!may_be_shown_at(path) || self.written.contains("${file:"))
     }
 
     /// Returns the value as written, with `***` for credentials and the query of a URL.
@@ -136,13 +136,13 @@ impl Scalar {
 }
 
 /// Whether the key at this path takes only values that cannot be a secret. A limiter may be written as its rate alone.
-fn is_measure_at(path: &str) -> bool {
+fn may_be_shown_at(path: &str) -> bool {
     let path = path.trim_end_matches(|c: char| c == ']' || c == '[' || c.is_ascii_digit());
     let key = path.rsplit('.').next().unwrap_or_default();
     let is_short_limiter = path
         .split_once('.')
         .is_some_and(|(section, name)| section == "limiters" && !name.contains('.'));
-    is_short_limiter || is_measure(key)
+    is_short_limiter || may_be_shown(key)
 }
 
 /// Replaces the credentials and the query of a URL by `***`. The names of variables in it stay.

@@ -79,15 +79,12 @@ pub enum OnLoss {
 // === impl OnLoss ===
 
 impl OnLoss {
-    /// All values, in the order of their declaration.
-    pub const ALL: [Self; 2] = [Self::Close, Self::Trust];
+    /// All values, with their names in the configuration.
+    pub const NAMED: [(&str, Self); 2] = [("close", Self::Close), ("trust", Self::Trust)];
 
     /// The value of `on_loss` in the configuration.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Close => "close",
-            Self::Trust => "trust",
-        }
+        Self::NAMED.iter().find(|(_, value)| *value == self).map_or("", |(name, _)| name)
     }
 }
 
