@@ -287,7 +287,7 @@ impl Picture {
 }
 
 #[test]
-fn the_pictures_in_the_docs_are_those_of_the_rules() {
+fn the_pictures_in_the_docs_match_the_rules() {
     let drawn = pictures();
     assert_eq!(drawn.len(), 6);
     for picture in drawn {

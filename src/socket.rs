@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bytes_beyond_the_room_of_the_socket_come_in_order() {
+    async fn bytes_beyond_the_socket_buffer_arrive_in_order() {
         let (mut writer, mut reader) = pair().await;
         let all: Vec<u8> = (0..32_u32 << 20).map(|i| (i % 251) as u8).collect();
         let sent = all.clone();

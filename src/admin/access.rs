@@ -261,7 +261,7 @@ mod tests {
     #[case::viewer("127.0.0.1", GET, "/events", &[("host", "127.0.0.1"), ("sec-fetch-site", "same-origin")], 200)]
     #[case::rebound_page("127.0.0.1", GET, "/", &[("host", "evil.example")], 403)]
     #[case::own_page("127.0.0.1", PUT, "/limiting", &[("host", "127.0.0.1:1"), ("origin", "http://127.0.0.1:1")], 200)]
-    fn without_a_token(
+    fn checks_access_without_a_token(
         #[case] address: &str,
         #[case] method: Method,
         #[case] path: &'static str,
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_gives_a_reason() {
+    fn a_query_parameter_gives_the_reason() {
         for (query, expected) in [
             ("reason=vendor%20asked+it%21", Some("vendor asked it!")),
             ("a=b&reason=%c3%a4", Some("\u{e4}")),
@@ -307,7 +307,7 @@ mod tests {
     #[case::follows(GET, "/events", &[], [200, 401])]
     #[case::other_viewer(GET, "/events", &[("authorization", "Bearer hunter2"), ("origin", "http://a")], [403, 403])]
     #[case::no_page_of_that_name(GET, "/metrics/", &[], [200, 401])]
-    fn with_a_token(
+    fn checks_access_with_a_token(
         #[case] method: Method,
         #[case] path: &'static str,
         #[case] fields: &[(&'static str, &'static str)],

@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_says_order_and_length() {
+    fn a_query_sets_order_and_length_of_the_list() {
         for (query, expected) in [
             ("", Some((KeyOrder::Waiting, 20))),
             ("sort=used", Some((KeyOrder::Used, 20))),

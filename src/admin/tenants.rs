@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_says_key_and_length() {
+    fn a_query_sets_key_and_length_of_the_list() {
         let asked =
             |key: Option<&str>, limit| Some(TenantQuery { key: key.map(str::to_owned), limit });
         for (query, expected) in [

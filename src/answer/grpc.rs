@@ -92,7 +92,7 @@ mod tests {
     #[case::with_a_parameter("application/grpc; charset=utf-8", true)]
     #[case::web("application/grpc-web", false)]
     #[case::json("application/json", false)]
-    fn calls_are_known_by_their_type(#[case] kind: &str, #[case] is: bool) {
+    fn recognises_grpc_calls_by_content_type(#[case] kind: &str, #[case] is: bool) {
         let request = |version| {
             let request = Request::post("/").version(version).header(CONTENT_TYPE, kind);
             request.body(()).expect("a request")
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_is_unavailable_and_says_for_how_long() {
+    fn a_full_queue_is_unavailable_with_retry_after() {
         let response = Failure::QueueFull { retry_after: 1_234_567 }.grpc_response();
         let headers = response.headers();
         assert_eq!(response.status(), 200);

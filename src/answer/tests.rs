@@ -22,7 +22,7 @@ fn retry_after_is_rounded_up_and_never_0(#[case] micros: Micros, #[case] seconds
 }
 
 #[test]
-fn a_refusal_says_everything_a_caller_needs() {
+fn a_refusal_has_status_headers_and_problem() {
     let response = limited(1_234_567);
     let headers = response.headers();
     assert_eq!(response.status(), 429);
@@ -55,7 +55,7 @@ fn a_refusal_because_of_a_pause_has_a_code_of_its_own() {
 }
 
 #[test]
-fn a_refusal_after_a_loss_says_why_and_until_when() {
+fn a_refusal_after_a_loss_names_reason_and_end() {
     let rate = Rate { count: 10, period: Duration::from_secs(86_400) };
     let policy = Policy { name: "daily".into(), quota: Quota::Rate(rate) };
     let response = Failure::closed(policy, 60_000_000, 0, 60_000_000).response();
@@ -70,7 +70,7 @@ fn a_refusal_after_a_loss_says_why_and_until_when() {
 }
 
 #[test]
-fn a_refusal_of_high_cost_says_how_many_permits_are_left() {
+fn a_refusal_of_high_cost_names_the_remaining_permits() {
     let rate = Rate { count: 10_000, period: Duration::from_secs(60) };
     let policy = Policy { name: "points".into(), quota: Quota::Rate(rate) };
     let failure = Failure::Limited { policy, retry_after: 30_000_000, remaining: 4_004 };

@@ -229,12 +229,12 @@ mod tests {
     #[case("a@b:9090", None)]
     #[case("b:9090/limiters", None)]
     #[case("https://b:9090", None)]
-    fn addresses(#[case] text: &str, #[case] expected: Option<&str>) {
+    fn reads_the_address_of_the_admin_side(#[case] text: &str, #[case] expected: Option<&str>) {
         assert_eq!(address(text).ok().as_deref(), expected);
     }
 
     #[test]
-    fn a_segment_holds_every_key() {
+    fn a_path_segment_can_hold_any_key() {
         assert_eq!(segment("a/b?c#d%é"), "a%2Fb%3Fc%23d%25%C3%A9");
     }
 }

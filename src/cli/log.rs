@@ -157,7 +157,7 @@ mod tests {
     #[case::the_limiter("debug", "paceway_limit::store::failover", Level::DEBUG, true)]
     #[case::the_others("paceway::store=debug", "paceway::gateway", Level::DEBUG, false)]
     #[case::access_lines("trace", ACCESS, Level::INFO, false)]
-    fn values_choose_events(
+    fn a_filter_selects_events(
         #[case] text: &str,
         #[case] target: &str,
         #[case] level: Level,

@@ -180,7 +180,7 @@ mod tests {
     #[rstest]
     #[case::alone(1, "decided by store; breaker closed; 1 gateway")]
     #[case::several(3, "decided by store; breaker closed; 3 gateways")]
-    fn the_store_in_a_line(#[case] gateways: u64, #[case] expected: &str) {
+    fn shows_the_store_in_one_line(#[case] gateways: u64, #[case] expected: &str) {
         let page = json!({ "decided_by": "store", "breaker": "closed", "gateways": gateways });
         assert_eq!(store(&page), expected);
     }

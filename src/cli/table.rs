@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_on_the_right() {
+    fn numbers_are_aligned_right() {
         let rows = [["a", "5/s", "12"], ["longer", "20/min", "-"]];
         let rows = rows.map(|row| row.map(str::to_owned));
         let expected = "NAME    RATE    LEVEL\na       5/s        12\nlonger  20/min      -\n";
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_have_the_unit_that_fits() {
+    fn durations_are_shown_in_a_fitting_unit() {
         let shown = [0.0, 12.34, 2500.0, 600_000.0, 7_200_000.0].map(millis);
         assert_eq!(shown, ["0", "12.3ms", "2.5s", "10min", "2h"]);
     }

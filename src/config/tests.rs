@@ -45,7 +45,7 @@ fn charged(route: &Route) -> Vec<usize> {
 }
 
 #[test]
-fn the_first_config_of_the_documentation_is_whole() {
+fn the_first_example_of_the_documentation_is_valid() {
     let config = parse(
         "upstream: https://api.vendor.example\nlimiters:\n  account: 500/min\n  search: 5/s\nroutes:\n  \
          - { suffix: /search, limiters: [search, account], max_wait: 2s }\n  \
@@ -70,7 +70,7 @@ fn the_first_config_of_the_documentation_is_whole() {
 }
 
 #[test]
-fn the_long_forms() {
+fn reads_the_long_forms() {
     let config = parse(
         "listen: 0.0.0.0:80\nadmin: '[::1]:81'\nworkers: 3\naccess_log: off\nwatch: off\ndrain_timeout: 0\n\
          store: { url: 'redis://:${SECRET}@r:${SET}/2', prefix: p, timeout: 20ms, gateways: 3, on_failure: allow, on_loss: trust, functions: off }\nlimiting: off\n\
@@ -240,7 +240,7 @@ fn the_long_forms() {
     "test.yaml:3:26: store.password: unknown key `password`; it is a part of the URL, as in redis://USER:PASSWORD@HOST:PORT/DATABASE or redis-sentinel://HOST:PORT,HOST:PORT/MASTER"
 )]
 #[case::no_yaml("a: [", "test.yaml:3:4: this is not YAML: unclosed bracket")]
-fn one_mistake(#[case] text: &str, #[case] message: &str) {
+fn reports_one_mistake_with_its_place(#[case] text: &str, #[case] message: &str) {
     let all = mistakes(text);
     assert!(all.iter().any(|line| line.starts_with(message)), "{all:#?}");
     assert_eq!(all.len(), 1, "{all:#?}");
@@ -331,21 +331,21 @@ fn one_mistake(#[case] text: &str, #[case] message: &str) {
     "- { suffix: /a, max_waiting: 0 }",
     "test.yaml:3:30: routes[0].max_waiting: `0` must be at least 1"
 )]
-fn one_mistake_in_a_route(#[case] routes: &str, #[case] message: &str) {
+fn reports_one_mistake_in_a_route(#[case] routes: &str, #[case] message: &str) {
     let error =
         parse(&format!("upstream: http://a\nroutes:\n{routes}\n")).expect_err("must be refused");
     assert_eq!(error.to_string(), message);
 }
 
 #[test]
-fn all_mistakes_are_said_at_once_in_the_order_of_the_file() {
+fn all_mistakes_are_reported_in_the_order_of_the_file() {
     let all = mistakes("workers: 0\nlimiters: { a: 5/x, b: -1/s }\nstroe: memory");
     let places: Vec<_> = all.iter().map(|line| &line[..line.find(": ").unwrap()]).collect();
     assert_eq!(places, ["test.yaml:3:10", "test.yaml:4:16", "test.yaml:4:24", "test.yaml:5:1"]);
 }
 
 #[test]
-fn nothing_that_came_from_outside_is_quoted() {
+fn no_message_quotes_a_substituted_value() {
     for text in [
         "store: 'redis://:hunter2@'",
         "store: '${SECRET}redis://a'",
@@ -374,7 +374,7 @@ fn nothing_that_came_from_outside_is_quoted() {
 }
 
 #[test]
-fn variables_defaults_files_and_escapes() {
+fn substitutes_variables_defaults_files_and_escapes() {
     let config = |listen: &str| {
         parse(&format!("upstream: http://a\nroutes: [{{ suffix: \"*\" }}]\nlisten: {listen}\n"))
             .map(|config| config.listen.port())

@@ -145,7 +145,7 @@ mod tests {
     #[case::no_scheme("collector:4317", None, Err("is no URL"))]
     #[case::other_scheme("grpc://collector:4317", None, Err("is no URL"))]
     #[case::credentials("http://a:b@c:4317", None, Err("holds credentials"))]
-    fn urls(
+    fn reads_collector_urls(
         #[case] text: &str,
         #[case] protocol: Option<OtlpProtocol>,
         #[case] expected: Result<&str, &str>,
@@ -162,7 +162,7 @@ mod tests {
     #[case::half("0.5", [true, false, false])]
     #[case::nearly_all("0.999999", [true, true, false])]
     #[case::all("1", [true, true, true])]
-    fn ratios(#[case] text: &str, #[case] taken: [bool; 3]) {
+    fn a_ratio_samples_its_part(#[case] text: &str, #[case] taken: [bool; 3]) {
         let ratio = SampleRatio::parse(text).expect("a part");
         assert_eq!([0, u64::MAX / 2 + 1, u64::MAX].map(|random| ratio.takes(random)), taken);
     }
@@ -173,7 +173,7 @@ mod tests {
     #[case("-0.1")]
     #[case("1.1")]
     #[case("NaN")]
-    fn no_ratios(#[case] text: &str) {
+    fn refuses_texts_that_are_no_ratio(#[case] text: &str) {
         assert!(SampleRatio::parse(text).is_err());
     }
 }

@@ -242,7 +242,11 @@ mod tests {
     #[case::no_object("/a", "5", None)]
     #[case::a_byte_order_mark("/a", "\u{feff}{\"a\":5}", Some("5"))]
     #[case::empty("/a", "", None)]
-    fn finds(#[case] pointer: &str, #[case] document: &str, #[case] expected: Option<&str>) {
+    fn finds_values_by_pointer(
+        #[case] pointer: &str,
+        #[case] document: &str,
+        #[case] expected: Option<&str>,
+    ) {
         let pointer = JsonPointer::parse(pointer).expect("a pointer");
         assert_eq!(pointer.find(document.as_bytes()).as_deref(), expected);
     }
@@ -300,7 +304,10 @@ mod tests {
     #[case::no_member("{}", None)]
     #[case::no_object("[1,2]", None)]
     #[case::empty("", None)]
-    fn reads_a_body_that_all_read_alike(#[case] body: &str, #[case] expected: Option<&str>) {
+    fn reads_a_body_that_every_program_reads_alike(
+        #[case] body: &str,
+        #[case] expected: Option<&str>,
+    ) {
         let pointer = JsonPointer::parse("/n").expect("a pointer");
         let read = pointer.read(body.as_bytes());
         assert_eq!(read.as_ref().map(Option::as_deref), Ok(expected));
@@ -311,7 +318,7 @@ mod tests {
     #[case("max-tokens", true)]
     #[case("max_to\u{212a}en\u{17f}", true)]
     #[case("max_token", false)]
-    fn names_are_alike(#[case] other: &str, #[case] expected: bool) {
+    fn recognises_names_that_some_programs_read_alike(#[case] other: &str, #[case] expected: bool) {
         assert_eq!(are_alike("max_tokens", other), expected);
     }
 
@@ -320,13 +327,13 @@ mod tests {
     #[case("")]
     #[case("/a~2")]
     #[case("/a~")]
-    fn what_is_no_pointer(#[case] text: &str) {
+    fn refuses_texts_that_are_no_pointer(#[case] text: &str) {
         assert!(JsonPointer::parse(text).is_err());
     }
 
     /// A document can be nested deeper than a stack is.
     #[test]
-    fn depth_is_bounded() {
+    fn reads_deep_documents_without_overflow() {
         let pointer = JsonPointer::parse("/a").expect("a pointer");
         let deep = format!("{{\"b\":{}1{},\"a\":1}}", "[".repeat(60_000), "]".repeat(60_000));
         assert!(pointer.find(deep.as_bytes()).is_none_or(|found| found == "1"));

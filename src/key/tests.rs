@@ -66,7 +66,7 @@ fn template(text: &str) -> Template {
 #[case::delimiter_in_all("{header.x-shop}:{client_ip}", "7:2001%3Adb8%3A%3A1")]
 #[case::touching("{header.x-shop}{header.x-odd}", "7|%7Ba%7D%25%23%09b%7Cc")]
 #[case::missing_between_dashes("{header.x-none}-{header.x-dash}", "%2d-%2D")]
-fn filled(#[case] text: &str, #[case] key: &str) {
+fn fills_templates(#[case] text: &str, #[case] key: &str) {
     let request = request(
         "//v2/./a/b%20c;x=1/%2f/-7%30?q=a+b%20c&a%20b=1&e=&f&z=%zz%4",
         &[
@@ -228,7 +228,7 @@ fn a_long_key_is_its_hash() {
     "{host}%20{path}",
     "has '%' outside of braces, where only visible ASCII characters except % and # are allowed"
 )]
-fn no_template(#[case] text: &str, #[case] reason: &str) {
+fn refuses_texts_that_are_no_template(#[case] text: &str, #[case] reason: &str) {
     assert_eq!(Template::parse(text), Err(reason.to_owned()));
 }
 
@@ -240,7 +240,7 @@ fn no_template(#[case] text: &str, #[case] reason: &str) {
 #[case::hash("#0123#", "#0123%23")]
 #[case::utf8("é", "%C3%A9")]
 #[case::missing("-", "-")]
-fn typed(#[case] text: &str, #[case] key: &str) {
+fn a_typed_key_has_its_canonical_form(#[case] text: &str, #[case] key: &str) {
     assert_eq!(canonical(text), key);
 }
 
@@ -264,7 +264,11 @@ fn typed(#[case] text: &str, #[case] key: &str) {
 #[case::bracketed_port("fd00::1", &["[2001:db8::1]:443"], "2001:db8::1")]
 #[case::mapped("10.0.0.1", &["::ffff:1.1.1.1"], "1.1.1.1")]
 #[case::not_text("10.0.0.1", &["1.1.1.1\u{e9}"], "10.0.0.1")]
-fn callers(#[case] peer: &str, #[case] lines: &[&str], #[case] expected: &str) {
+fn finds_the_address_of_the_client(
+    #[case] peer: &str,
+    #[case] lines: &[&str],
+    #[case] expected: &str,
+) {
     let trusted: [IpNet; 2] = ["10.0.0.0/8", "fd00::/8"].map(|net| net.parse().expect("a network"));
     let lines: Vec<_> = lines.iter().map(|line| ("x-forwarded-for", line.as_bytes())).collect();
     let request = request("/", &lines);

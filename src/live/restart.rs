@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_of_limiters_is_no_matter_of_the_store() {
+    fn a_change_of_the_default_policy_needs_no_restart() {
         let redis = |more: &str| config(&format!("store: {{ url: redis://x, {more} }}"));
         let (running, mut new) = (redis(""), redis("on_failure: reject, on_loss: trust"));
         assert_eq!(keep(&running, &mut new), [""; 0]);

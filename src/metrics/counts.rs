@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workers_add_up() {
+    fn counts_of_workers_are_summed() {
         let (all, others) = (Outcomes::default(), [Outcomes::default(), Outcomes::default()]);
         others[0].count(Outcome::Passed);
         others.iter().for_each(|own| own.count(Outcome::Cancelled));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn decisions_have_their_place() {
+    fn decisions_are_counted_by_verdict_and_source() {
         let (all, own) = (Decisions::default(), Decisions::default());
         own.count(Verdict::WouldRefuse, Source::Local);
         all.add(&own);

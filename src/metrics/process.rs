@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_read() {
+    fn reads_figures_of_the_process() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 2066 0 0 0 150 50 0 0 20 0 5 0 1234 95000 1200";
         let status = "Name:\ta\nVmSize:\t  95 kB\nVmRSS:\t  48 kB\nThreads:\t5\n";
         let usage = ProcessUsage::parse(stat, status, "cpu 1\nbtime 1700000000\n");

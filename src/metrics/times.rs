@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_places_within_buckets() {
+    fn quantiles_are_interpolated_within_buckets() {
         let times = TimeHistogram::default();
         assert_eq!(times.counts().quantile(0.5), None);
         times.record_many(Duration::ZERO, 90);

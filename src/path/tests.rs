@@ -26,7 +26,7 @@ use rstest::rstest;
 #[case::escape_of_an_escape("/%0%61", "/%250a")]
 #[case::utf8("/caf%c3%a9", "/café")]
 #[case::dots_in_names("/.well-known/a..b", "/.well-known/a..b")]
-fn normal_forms(#[case] path: &str, #[case] expected: &str) {
+fn normalises_paths(#[case] path: &str, #[case] expected: &str) {
     assert_eq!(String::from_utf8_lossy(&normal(path)), expected);
 }
 
@@ -36,7 +36,7 @@ fn normal_forms(#[case] path: &str, #[case] expected: &str) {
 #[case::escaped("/%73earch", Ok(Suffix::Segments((*b"/search").into())))]
 #[case::characters(".json", Ok(Suffix::Characters((*b".json").into())))]
 #[case::empty("", Err("is empty; write \"*\" for every path"))]
-fn suffixes(#[case] text: &str, #[case] expected: Result<Suffix, &'static str>) {
+fn reads_suffixes(#[case] text: &str, #[case] expected: Result<Suffix, &'static str>) {
     assert_eq!(Suffix::parse(text), expected.map_err(Into::into));
 }
 
@@ -61,7 +61,7 @@ fn suffixes(#[case] text: &str, #[case] expected: Result<Suffix, &'static str>) 
 #[case::backslash("/x/a\\b/..", &["/x", "/x/a/b", "/x/a\\b"])]
 #[case::escaped_dots("/a/%2e%2e/..", &["/a", "/a/.."])]
 #[case::percent_u("/%u0061%u002fb", &["/a/b"])]
-fn further_readings(#[case] path: &str, #[case] expected: &[&str]) {
+fn lists_further_readings_of_a_path(#[case] path: &str, #[case] expected: &[&str]) {
     let normal = normal(path);
     let mut all: Vec<String> = Vec::new();
     for (reading, _) in Paths::default().readings(path) {
@@ -78,7 +78,7 @@ fn further_readings(#[case] path: &str, #[case] expected: &[&str]) {
 #[case::folded(Paths::new(None, Some(true), None), "/A%2Fb", "/a%2fb")]
 #[case::stripped(Paths::new(None, None, Some(true)), "/a./B.", "/a/B")]
 #[case::plain(Paths::new(Some(false), Some(false), Some(false)), "/A./b%2fc.", "/A./b%2Fc.")]
-fn the_normal_form_of_known_origins(
+fn each_known_origin_has_one_normal_form(
     #[case] paths: Paths,
     #[case] path: &str,
     #[case] expected: &str,
@@ -150,21 +150,21 @@ proptest! {
     }
 
     #[test]
-    fn the_normal_form_is_its_own(path in "/[a-c./\\\\;%0-9ef]{0,24}") {
+    fn normalising_twice_changes_nothing(path in "/[a-c./\\\\;%0-9ef]{0,24}") {
         let once = normal(&path).into_owned();
         let once = String::from_utf8_lossy(&once).into_owned();
         prop_assert_eq!(normal(&once), once.as_bytes());
     }
 
     #[test]
-    fn a_fast_yes_is_what_the_slow_way_says(path in "(/[a-c.]{0,3}){1,5}") {
+    fn the_fast_path_agrees_with_full_normalisation(path in "(/[a-c.]{0,3}){1,5}") {
         let slow = normal(&format!("{path};")).into_owned();
         prop_assert_eq!(normal(&path).into_owned(), slow);
     }
 
     /// Spellings that origins commonly serve as one: each step of a disguise changes nothing.
     #[test]
-    fn a_disguise_changes_nothing(
+    fn disguised_paths_have_one_normal_form(
         segments in prop::collection::vec("[a-z]{1,4}", 1..5),
         disguises in prop::collection::vec(0..8u8, 5),
     ) {

@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_that_went_at_once_are_among_all() {
+    fn requests_without_a_wait_count_in_the_total() {
         let routes = [(0, Priority::Normal), (0, Priority::High)];
         let counters = WorkerCounters::new(&routes, [None].into(), 0, 0);
         counters.passed(1);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_have_the_priority_that_a_request_says() {
+    fn waits_are_recorded_by_priority() {
         let counters = WorkerCounters::new(&[(0, Priority::Normal)], [None].into(), 0, 0);
         for claimed in [Priority::Low, Priority::Low, Priority::High] {
             counters.routes[0].waits_of(Some(claimed)).record(Duration::ZERO);

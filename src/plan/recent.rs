@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_are_kept() {
+    fn keeps_the_newest_entries() {
         let recent = RecentRequests::default();
         for millis in 0..60 {
             recent.note(RecentRequest {

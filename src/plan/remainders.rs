@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_overtaken_by_those_of_its_own_key_only() {
+    fn only_a_later_answer_of_the_same_key_replaces_an_answer() {
         let all = Remainders::default();
         assert_eq!(all.hears(&key("a"), (200, 300), window(5)), Consequence::Tell(5));
         assert_eq!(all.hears(&key("b"), (100, 400), window(5)), Consequence::Tell(5));
@@ -260,7 +260,7 @@ mod tests {
 
     /// A bucket of 10/s whose level was lowered to 5 has at most 6 permits within 100 ms, and 8 after 250 ms.
     #[test]
-    fn a_value_that_cannot_lower_a_bucket_is_not_told() {
+    fn a_value_that_cannot_lower_a_bucket_is_not_sent() {
         let (all, a) = (Remainders::default(), key("a"));
         assert_eq!(all.hears(&a, (0, 0), bucket(5)), Consequence::Tell(5));
         assert_eq!(all.hears(&a, (1, 99 * MS), bucket(6)), Consequence::None);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_refusal_an_answer_that_says_0_pauses_the_limiter() {
+    fn after_a_refusal_a_remaining_quota_of_0_pauses_the_limiter() {
         let (all, a, second) = (Remainders::default(), key("a"), 1_000 * MS);
         let hears = |at: u64, value| all.hears(&a, (at, at), value);
         // Without a refusal the upstream counts our calls alone.

@@ -117,7 +117,7 @@ mod tests {
     use std::{path::Path, sync::Arc};
 
     #[test]
-    fn a_service_counts_beside_the_data_plane_and_across_reloads() {
+    fn a_service_keeps_separate_counts_across_reloads() {
         let config = |route: &str| {
             let text = format!(
                 "workers: 2\nservices: {{ forward_auth: 127.0.0.1:1 }}\nupstreams: {{ a: http://a }}\n\

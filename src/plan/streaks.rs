@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wave_counts_once() {
+    fn one_wave_of_refusals_counts_once() {
         let (all, a) = (RefusalStreaks::default(), key("a"));
         assert_eq!((0..20).map(|i| refused(&all, &a, i, 100 + i)).max(), Some(1));
         assert_eq!(refused(&all, &a, 150, 300), 2);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_success_ends_the_row_if_it_was_sent_after_the_refusal() {
+    fn a_success_sent_after_the_refusal_ends_the_streak() {
         let (all, a) = (RefusalStreaks::default(), key("a"));
         refused(&all, &a, 0, 100);
         accepted(&all, slice::from_ref(&a), 99);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_have_rows_of_their_own() {
+    fn each_key_has_its_own_streak() {
         let (all, [a, b]) = (RefusalStreaks::default(), ["a", "b"].map(key));
         assert_eq!(refused(&all, &a, 0, 100), 1);
         assert_eq!(refused(&all, &a, 200, 300), 2);
@@ -174,7 +174,7 @@ mod tests {
 
     /// An answer an hour after the longest pause ends the rows of all keys, and a refusal then is the first.
     #[test]
-    fn a_row_is_forgotten() {
+    fn an_old_streak_is_forgotten() {
         let (all, [a, b]) = (RefusalStreaks::default(), ["a", "b"].map(key));
         let late = LONGEST + LAPSE;
         refused(&all, &a, 0, 100);

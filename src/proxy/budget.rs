@@ -69,7 +69,7 @@ mod tests {
     #[case::no_number("wait=soon", None)]
     #[case::nothing("wait", None)]
     #[case::other("waiting=5", None)]
-    fn prefer_wait(#[case] value: &'static str, #[case] seconds: Option<u64>) {
+    fn reads_prefer_wait(#[case] value: &'static str, #[case] seconds: Option<u64>) {
         let value = HeaderValue::from_static(value);
         assert_eq!(preferred_wait(&value), seconds.map(Duration::from_secs));
     }
@@ -88,13 +88,13 @@ mod tests {
     #[case::other_unit("5s", None)]
     #[case::sign("-5S", None)]
     #[case::empty("", None)]
-    fn grpc_timeouts(#[case] value: &'static str, #[case] nanos: Option<u64>) {
+    fn reads_grpc_timeouts(#[case] value: &'static str, #[case] nanos: Option<u64>) {
         let value = HeaderValue::from_static(value);
         assert_eq!(grpc_timeout(&value), nanos.map(Duration::from_nanos));
     }
 
     #[test]
-    fn nobody_waits_longer_than_the_deadline_of_the_call() {
+    fn a_call_waits_no_longer_than_its_grpc_deadline() {
         let wait = |timeout| {
             let headers = [(GRPC_TIMEOUT, HeaderValue::from_static(timeout))];
             let second = Duration::from_secs(1);

@@ -76,7 +76,7 @@ mod tests {
     const DAY: Duration = Duration::from_secs(86_400);
 
     #[tokio::test(start_paused = true)]
-    async fn only_what_comes_too_late_hears_of_it_and_at_once() {
+    async fn a_drain_ends_only_waits_beyond_its_end_at_once() {
         let (drain, start) = (Arc::new(Drain::default()), Instant::now());
         let end = start + SECOND * 11;
         let waits = [end, end + DAY].map(|at| {
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_last_call_comes_before_the_end() {
+    async fn the_last_call_is_sent_before_the_drain_ends() {
         for (length, before) in [(SECOND * 30, LAST_CALL), (SECOND, SECOND / 4)] {
             let (drain, start) = (Drain::default(), Instant::now());
             drain.begin(start + length);

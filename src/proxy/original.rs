@@ -197,7 +197,10 @@ mod tests {
     #[case::no_target(&[("x-forwarded-uri", "")], None)]
     #[case::no_method(&[("x-forwarded-uri", "/a"), ("x-forwarded-method", "")], None)]
     #[case::a_space(&[("x-forwarded-uri", "/a b")], None)]
-    fn the_headers_of_proxies(#[case] fields: &[(&str, &str)], #[case] expected: Option<&str>) {
+    fn reads_the_original_request_from_proxy_headers(
+        #[case] fields: &[(&str, &str)],
+        #[case] expected: Option<&str>,
+    ) {
         assert_eq!(read(AUTO, "", ("GET", "/auth"), fields).as_deref(), expected);
     }
 
@@ -205,7 +208,7 @@ mod tests {
     #[case::forwarded(OriginalRequest::Forwarded, Some("GET /f own"))]
     #[case::original(OriginalRequest::Original, Some("GET /o own"))]
     #[case::target(OriginalRequest::Target, Some("GET /auth own"))]
-    fn a_pinned_kind_ignores_the_others(
+    fn a_pinned_source_ignores_other_headers(
         #[case] original: OriginalRequest,
         #[case] expected: Option<&str>,
     ) {
@@ -221,7 +224,7 @@ mod tests {
     #[case::longer("/paceways/a", None)]
     #[case::without("/a", None)]
     #[case::in_http_2("http://h/paceway/a", Some("POST /a h"))]
-    fn a_prefix(#[case] target: &str, #[case] expected: Option<&str>) {
+    fn strips_the_configured_prefix(#[case] target: &str, #[case] expected: Option<&str>) {
         assert_eq!(read(AUTO, "/paceway", ("POST", target), &[]).as_deref(), expected);
     }
 }

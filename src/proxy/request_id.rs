@@ -129,7 +129,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn made_ids_differ() {
+    fn generated_ids_differ() {
         let workers = [RequestIds::new(), RequestIds::new()];
         let made = workers.iter().flat_map(|ids| (0..10_000).map(|_| ids.next()));
         let made: HashSet<_> = made.collect();
@@ -146,12 +146,12 @@ mod tests {
     #[case::quote("a\"b", false)]
     #[case::escape("a\\b", false)]
     #[case::obs_text("caf\u{e9}", false)]
-    fn sane_ids(#[case] id: &str, #[case] sane: bool) {
+    fn recognises_sane_request_ids(#[case] id: &str, #[case] sane: bool) {
         assert_eq!(is_sane(id.as_bytes()), sane);
     }
 
     #[test]
-    fn long_ids_and_several_are_replaced() {
+    fn long_or_repeated_ids_are_replaced() {
         let value = |text: &str| HeaderValue::from_str(text).unwrap();
         let (longest, longer) = ("x".repeat(128), "x".repeat(129));
         for (sent, kept) in

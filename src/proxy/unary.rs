@@ -124,12 +124,12 @@ mod tests {
     #[case::less_than_its_length(b"\0\0\0\0\x01")]
     #[case::more_than_its_length(b"\0\0\0\0\0\x0a")]
     #[case::no_message(b"\0\0\0\0\x01\x0a")]
-    fn bytes_that_are_no_message(#[case] body: &[u8]) {
+    fn refuses_bytes_that_are_no_message(#[case] body: &[u8]) {
         assert_eq!(decode::<AddedHeader>(body), None);
     }
 
     #[test]
-    fn what_is_written_can_be_read() {
+    fn an_encoded_message_can_be_decoded() {
         let header = AddedHeader { key: "retry-after".into(), value: "2".into() };
         assert_eq!(decode(&encode(&header)), Some(header));
     }

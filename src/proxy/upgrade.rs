@@ -198,13 +198,13 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_the_rfc_is_accepted_as_there() {
+    fn the_key_of_the_rfc_gives_its_accept_value() {
         let key = HeaderValue::from_static("dGhlIHNhbXBsZSBub25jZQ==");
         assert_eq!(accepted(&key).expect("a value"), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     }
 
     #[test]
-    fn what_concerns_our_connection_is_not_asked_for() {
+    fn connection_level_protocols_are_not_forwarded() {
         let names = "h2c, WebSocket, HTTP/2.0, TLS/1.0, irc/6.9";
         let mut wished = request(&[("connection", "keep-alive, Upgrade"), ("upgrade", names)]);
         let upgrade = asked(&mut wished).expect("some are left");
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_names_what_was_asked_for() {
+    fn an_answer_must_name_an_offered_protocol() {
         let mut wished = request(&[("connection", "upgrade"), ("upgrade", "websocket")]);
         let upgrade = asked(&mut wished).expect("a wish");
         let answer = |name| HeaderMap::from_iter([(UPGRADE, HeaderValue::from_static(name))]);

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[rstest]
-    fn frames_end_where_their_length_says(
+    fn frames_end_after_their_length(
         #[values(0, 1, 125, 126, 65_535, 65_536)] length: usize,
         #[values(false, true)] is_masked: bool,
         #[values(1, 3, 70_000)] piece: usize,

@@ -41,7 +41,7 @@ const ROUTES: &str = r#"
 #[case::other_host("GET", "api.other", "/orders", Some("get"))]
 #[case::spelling("GET", "", "//v2/%73earch/;x", Some("/search"))]
 #[case::nothing("DELETE", "", "/x", None)]
-fn finds(
+fn finds_routes_by_method_host_and_path(
     #[case] method: &str,
     #[case] host: &str,
     #[case] path: &str,
@@ -83,7 +83,7 @@ const TEMPLATES: &str = r#"
 #[case::spelling("GET", "", "/x/..//channels;a/%35/./messages/7/", Some("message"))]
 #[case::asterisk("OPTIONS", "", "*", None)]
 #[case::nothing("PUT", "", "/channels", None)]
-fn finds_templates(
+fn finds_routes_with_templates(
     #[case] method: &str,
     #[case] host: &str,
     #[case] path: &str,
@@ -115,7 +115,7 @@ fn finds_templates(
 #[case::slash_before_the_parameter("", "/channels%2f5", Err(()))]
 #[case::wide_escape("", "/channels/%u0035", Err(()))]
 #[case::of_another_route("", "/users/5", Ok(None))]
-fn readings_agree_on_the_keys(
+fn routes_need_readings_that_agree_on_their_keys(
     #[case] paths: &str,
     #[case] path: &str,
     #[case] expected: Result<Option<&str>, ()>,
@@ -158,7 +158,7 @@ fn readings_agree_on_the_keys(
 #[case::strip("trailing_dots: strip", "/ten.", Ok(Some(1)))]
 #[case::keep("trailing_dots: keep", "/ten.", Ok(Some(2)))]
 #[case::line_end("", "/getUser%0a", Ok(Some(0)))]
-fn spellings_that_some_origins_serve_alike(
+fn paths_that_origins_serve_alike_find_one_route(
     #[case] paths: &str,
     #[case] path: &str,
     #[case] expected: Result<Option<usize>, ()>,
@@ -183,7 +183,7 @@ fn spellings_that_some_origins_serve_alike(
 )]
 #[case::slash("/v2%2ften", "`encoded_slash: data`, or `separator`")]
 #[case::dots("/ten.", "`trailing_dots: keep`, or `strip`")]
-fn an_ambiguous_path_says_what_would_decide_it(#[case] path: &str, #[case] expected: &str) {
+fn an_ambiguous_path_names_the_deciding_setting(#[case] path: &str, #[case] expected: &str) {
     let (table, _) = table("- { suffix: /ten }\n- { suffix: '*' }");
     let error = table.find_covering(&Method::GET, None, path, |one, other| one == other);
     let error = error.expect_err("it is read in two ways").to_string();
@@ -218,6 +218,6 @@ fn two_branches_are_one_cache_line() {
 #[case("api.example:8080", "api.example")]
 #[case("[::1]:8080", "[::1]")]
 #[case("[::1]", "[::1]")]
-fn hosts_without_port(#[case] authority: &str, #[case] host: &str) {
+fn strips_the_port_of_a_host(#[case] authority: &str, #[case] host: &str) {
     assert_eq!(host_of(authority), host);
 }

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_so_many_connections_and_leaves_nothing() {
+    fn an_address_is_limited_and_forgotten_after_its_last_connection() {
         let limit = Arc::<AddressLimit>::default();
         let most = NonZeroUsize::new(2).unwrap();
         let acquire = |address: &str| limit.acquire(address.parse().unwrap(), most);

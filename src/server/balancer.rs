@@ -99,7 +99,10 @@ mod tests {
     #[case::the_one_with_the_fewest(&[5, 4, 2, 3], 2)]
     #[case::a_part_more(&[66, 64], 0)]
     #[case::more_than_a_part(&[67, 64], 1)]
-    fn chooses(#[case] connections: &[usize], #[case] expected: usize) {
+    fn chooses_the_worker_with_the_fewest_connections(
+        #[case] connections: &[usize],
+        #[case] expected: usize,
+    ) {
         let balancer = balancer(connections);
         let (worker, load) = balancer.choose(0);
         assert_eq!(worker, expected);
@@ -123,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_worker_that_takes_no_more_returns_the_connection() {
+    async fn a_full_worker_returns_the_connection() {
         let (balancer, mut received) = ConnectionBalancer::new(2);
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("its address");

@@ -120,7 +120,7 @@ mod tests {
     #[case::more_than_can_be(1024, 2, Some(5000), 765)]
     #[case::small(256, 2, None, 77)]
     #[case::hopeless(64, 2, None, 1)]
-    fn clients_get_half_or_what_is_configured(
+    fn clients_get_half_or_the_configured_number(
         #[case] limit: usize,
         #[case] workers: usize,
         #[case] configured: Option<usize>,

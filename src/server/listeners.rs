@@ -137,7 +137,7 @@ mod tests {
     use std::{error::Error as _, path::Path};
 
     #[test]
-    fn an_address_in_use_is_reported_with_its_cure() {
+    fn an_address_in_use_is_reported_with_the_remedy() {
         let taken = TcpListener::bind("127.0.0.1:0").expect("a socket");
         let address = taken.local_addr().expect("an address");
         let text = format!("listen: {address}\nupstream: http://a\nroutes: [{{ suffix: '*' }}]\n");

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_outage_is_repeated_at_growing_distances() {
+    fn an_outage_is_reported_again_at_growing_intervals() {
         let (mut repetition, mut lines) = (Repetition::default(), Vec::new());
         for age in (0..36_000).step_by(10) {
             if repetition.is_due(Some(Duration::from_secs(age))) {
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_that_follows_another_between_two_looks_has_the_shortest_distance() {
+    fn a_new_outage_between_two_checks_is_reported_at_the_shortest_interval() {
         let mut repetition = Repetition::default();
         assert!(repetition.is_due(Some(Duration::from_secs(80))));
         assert!(!repetition.is_due(Some(Duration::from_secs(9))));

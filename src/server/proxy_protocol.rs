@@ -150,7 +150,7 @@ mod tests {
     #[case::too_few("PROXY TCP4 192.0.2.1 198.51.100.1 5000\r\n", None)]
     #[case::lower_case("proxy TCP4 192.0.2.1 198.51.100.1 5000 443\r\n", None)]
     #[case::a_request("GET / HTTP/1.1\r\n", None)]
-    fn lines(#[case] line: &str, #[case] says: Option<Option<ClientAddress>>) {
+    fn reads_headers_of_version_1(#[case] line: &str, #[case] says: Option<Option<ClientAddress>>) {
         assert_eq!(line_1(line.as_bytes()), says);
     }
 
@@ -176,7 +176,7 @@ mod tests {
     #[case::other_version(0x11, 0x11, b"\xc0\0\x02\x01\xc6\x33\x64\x01\x13\x88\x01\xbb", None)]
     #[case::other_command(0x22, 0x11, b"\xc0\0\x02\x01\xc6\x33\x64\x01\x13\x88\x01\xbb", None)]
     #[case::other_family(0x21, 0x41, b"\xc0\0\x02\x01\xc6\x33\x64\x01\x13\x88\x01\xbb", None)]
-    fn blocks(
+    fn reads_headers_of_version_2(
         #[case] command: u8,
         #[case] family: u8,
         #[case] rest: &[u8],

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_windows_together_are_bounded_and_come_back() {
+    fn all_windows_together_are_bounded_and_returned() {
         let windows = WindowBudget::default();
         let mut all: Vec<_> = (0..10_000).map(|_| windows.grant()).collect();
         let sizes: Vec<usize> = all.iter().map(|window| window.of_connection() as usize).collect();

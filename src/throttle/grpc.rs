@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn exhausted_is_a_refusal_and_unavailable_with_a_time() {
+    fn resource_exhausted_and_unavailable_with_a_time_are_refusals() {
         assert_eq!(after(&[("grpc-status", "8")]), Some(None));
         assert_eq!(after(&[("grpc-status", "14")]), None);
         assert_eq!(after(&[("grpc-status", "0")]), None);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_without_sense_is_none() {
+    fn an_invalid_delay_is_ignored() {
         for delay in [&[8, 0xff][..], &[16, 0xff, 0xff, 0xff, 0xff, 0x7f], &[10, 1, 1], &[8]] {
             let named = details(delay);
             let fields = [("grpc-status", "14"), ("grpc-status-details-bin", named.as_str())];

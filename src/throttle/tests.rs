@@ -54,7 +54,11 @@ fn by_default_429_and_503_with_a_time_are_refusals(
 #[case::nonsense_and_then_the_body(&["retry-after: NaN"], 500, TimeSource::Body)]
 #[case::negative_and_then_the_body(&["retry-after: -1"], 500, TimeSource::Body)]
 #[case::past_and_then_the_body(&["retry-after: Tue, 16 Feb 2021 07:00:07 GMT"], 500, TimeSource::Body)]
-fn the_first_time_counts(#[case] lines: &[&str], #[case] millis: u64, #[case] source: TimeSource) {
+fn the_first_named_time_counts(
+    #[case] lines: &[&str],
+    #[case] millis: u64,
+    #[case] source: TimeSource,
+) {
     let body = Some(r#"{"retry_after": 0.5, "global": false}"#);
     let refusal = hear(&ThrottleRules::default(), 429, lines, body).unwrap();
     assert_eq!((refusal.named, refusal.source), (Some(Duration::from_millis(millis)), source));
@@ -87,7 +91,7 @@ fn a_body_names_a_time(#[case] body: &str, #[case] millis: Option<u64>) {
 }
 
 #[test]
-fn a_refusal_in_a_body_is_one_only_if_a_condition_says_so() {
+fn a_body_is_a_refusal_only_by_a_condition() {
     let throttled = r#"{"errors": [{"extensions": {"code": "THROTTLED"}}]}"#;
     let rules = rules(&["200 with json /errors/0/extensions/code=THROTTLED"]);
     let refusal = hear(&rules, 200, &[], Some(throttled)).unwrap();
@@ -212,7 +216,11 @@ fn grpc_refusals_have_the_status_200() {
 #[case::quota(200, &["x-ratelimit-remaining: 5"], true)]
 #[case::grpc(200, &["grpc-status: 0"], true)]
 #[case::other(500, &["server: x", "x-powered-by: y", "accept-ranges: none"], false)]
-fn most_answers_say_nothing(#[case] status: u16, #[case] lines: &[&str], #[case] concerns: bool) {
+fn most_answers_change_nothing(
+    #[case] status: u16,
+    #[case] lines: &[&str],
+    #[case] concerns: bool,
+) {
     let status = StatusCode::from_u16(status).unwrap();
     let flags = HeaderFlags::of(&head(lines));
     assert_eq!(ThrottleRules::default().concerns(status, flags), concerns);

@@ -71,7 +71,7 @@ mod tests {
     #[case::capitals("00-4BF92F3577B34DA6A3CE929D0E0E4736-S-01", None)]
     #[case::short("00-T-S", None)]
     #[case::nothing("", None)]
-    fn fields(#[case] text: &str, #[case] sampled: Option<bool>) {
+    fn reads_the_fields_of_traceparent(#[case] text: &str, #[case] sampled: Option<bool>) {
         let text = text.replace('T', TRACE).replace('S', SPAN);
         let parent = TraceParent::parse(&text);
         assert_eq!(parent.as_ref().map(|parent| parent.is_sampled), sampled);

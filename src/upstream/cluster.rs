@@ -357,7 +357,7 @@ mod tests {
     use metrics::{Counter, Gauge};
 
     #[test]
-    fn every_address_that_is_named_is_used() {
+    fn every_named_address_is_used() {
         let target = |i| Target::parse(&format!("http://127.0.0.1:{i}")).expect("a target");
         let settings = ClusterSettings {
             name: "vendor".into(),

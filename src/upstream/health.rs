@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_checks_in_a_row_as_configured_change_the_state() {
+    fn the_configured_number_of_checks_changes_the_health() {
         let check = HealthCheck {
             path: PathAndQuery::from_static("/"),
             every: Duration::from_secs(1),

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_is_given_back_can_be_taken_again() {
+    async fn a_returned_socket_can_be_taken_again() {
         let sockets = Sockets::new(2);
         let (one, other) = (sockets.take().await, sockets.take().await);
         assert!(one.is_some() && other.is_some() && sockets.take().await.is_none());
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_idle_one_makes_room() {
+    async fn an_idle_connection_makes_room() {
         let sockets = Sockets::new(1);
         let idle = sockets.take().await;
         let _pools = [pool(&sockets, None), pool(&sockets, idle)];
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_closes_later_makes_room_for_the_call_that_closed_it() {
+    async fn a_connection_that_closes_late_makes_room_for_its_call() {
         let sockets = Sockets::new(1);
         let later = Arc::new(Later(Mutex::new(sockets.take().await)));
         let weak = Arc::downgrade(&later);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pools_that_are_gone_leave_nothing() {
+    async fn dropped_pools_are_forgotten() {
         let sockets = Sockets::new(1);
         for _ in 0..100 {
             pool(&sockets, None);

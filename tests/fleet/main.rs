@@ -143,7 +143,7 @@ fn every_history_that_was_found_keeps_the_laws() {
 }
 
 #[test]
-fn a_seed_is_one_history() {
+fn a_seed_reproduces_its_history() {
     for seed in 0..REPEATED {
         let history = History::draw(seed);
         let [first, second] = [(); 2].map(|()| run::run(&history, None, true));

@@ -57,7 +57,7 @@ async fn black_hole() -> (SocketAddr, (Socket, Vec<Conn>)) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_addresses_share_the_work_each_by_its_own_name() {
+async fn all_addresses_share_the_requests_under_their_own_hosts() {
     let first = Upstream::ok().await;
     let second = Upstream::at((Ipv6Addr::LOCALHOST, 0), |_| Reply::ok()).await;
     let gateway = before(&[first.url() + "/v2", second.url() + "/v2"], "").await;
@@ -77,7 +77,7 @@ async fn all_addresses_share_the_work_each_by_its_own_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_one_with_the_fewest_calls_in_flight_is_chosen() {
+async fn the_address_with_the_fewest_calls_in_flight_is_chosen() {
     let gate = Arc::new(Semaphore::new(0));
     let held = gate.clone();
     let slow = Upstream::start(move |_| Reply::ok().behind(&held)).await;
@@ -133,7 +133,7 @@ async fn a_tunnel_is_a_call_in_flight_until_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_address_costs_nobody_a_request_and_is_used_again_when_it_lives() {
+async fn a_dead_address_fails_no_request_and_is_used_again_later() {
     let port = free_port();
     let alive = Upstream::ok().await;
     let gateway = before(&[format!("http://127.0.0.1:{port}"), alive.url()], "").await;
@@ -175,7 +175,7 @@ async fn an_address_that_accepts_no_connection_is_passed_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn when_no_address_can_be_reached_each_is_tried_and_nothing_is_spent() {
+async fn with_all_addresses_unreachable_each_is_tried_and_no_permit_is_spent() {
     let dead = || format!("http://127.0.0.1:{}", free_port());
     let gateway = before(&[dead(), dead(), dead()], "").await;
     for _ in 0..5 {
@@ -187,7 +187,7 @@ async fn when_no_address_can_be_reached_each_is_tried_and_nothing_is_spent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_that_comes_back_while_the_last_one_is_dead_is_found_at_once() {
+async fn a_returning_address_is_found_at_once_while_the_last_one_is_dead() {
     let (port, other) = (free_port(), free_port());
     let urls = [port, other].map(|port| format!("http://127.0.0.1:{port}"));
     let gateway = before(&urls, "").await;
@@ -206,7 +206,7 @@ async fn an_address_that_comes_back_while_the_last_one_is_dead_is_found_at_once(
 #[case::no_answer_in_time(false)]
 #[case::broken_off(true)]
 #[tokio::test(flavor = "multi_thread")]
-async fn three_calls_without_an_answer_put_an_address_out(#[case] breaks_off: bool) {
+async fn three_calls_without_an_answer_eject_an_address(#[case] breaks_off: bool) {
     let never = Arc::new(Semaphore::new(0));
     let bad = Upstream::start(move |_| match breaks_off {
         true => Reply::raw(""),

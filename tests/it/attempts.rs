@@ -98,7 +98,7 @@ routes: [{ name: all, suffix: \"*\", limiters: [places, pace], max_wait: 30s }]
 
 /// A budget that is over: the second attempt finds no permit in time.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_attempt_has_only_what_is_left_of_the_budget() {
+async fn a_second_attempt_has_only_the_rest_of_the_budget() {
     let (upstream, calls) = counts_and_closes().await;
     let limited = "limiters: { pace: { rate: 1/h, burst: 2 } }
 routes: [{ name: all, suffix: \"*\", limiters: [pace], max_wait: 2s }]
@@ -114,7 +114,7 @@ routes: [{ name: all, suffix: \"*\", limiters: [pace], max_wait: 2s }]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_in_an_outage_of_the_only_address_is_answered_when_it_is_back() {
+async fn a_call_waits_for_the_only_address_to_return() {
     let port = free_port();
     let rest = "limiters: { day: 1000/day }
 routes: [{ name: all, suffix: \"*\", limiters: [day] }]

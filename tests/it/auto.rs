@@ -222,7 +222,7 @@ async fn a_writer_that_has_not_read_the_text_changes_nothing(store: &dyn Backend
 }
 
 #[tokio::test]
-async fn a_note_is_replaced_only_by_a_writer_that_has_read_it() {
+async fn a_record_is_replaced_only_by_a_writer_that_has_read_it() {
     a_writer_that_has_not_read_the_text_changes_nothing(&MemoryStore::default()).await;
     let redis = Redis::start();
     let url = RedisUrl::parse(&redis.url()).expect("a URL");

@@ -69,7 +69,7 @@ routes: [{ name: search, suffix: /search, limiters: [search] }]
 
 /// From the level that was known, not from a full bucket; and what was taken meanwhile is not forgotten.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_share_goes_on_where_the_store_was_and_the_store_where_the_share_was() {
+async fn levels_pass_between_store_and_share() {
     let (mut redis, upstream) = (Redis::start(), Upstream::ok().await);
     let gateway = Gateway::start(&config(&redis.url(), "timeout: 200ms", &upstream, FIVE)).await;
     assert_eq!(statuses(&gateway, "/search", 2).await, [200; 2]);
@@ -102,7 +102,7 @@ async fn a_share_goes_on_where_the_store_was_and_the_store_where_the_share_was()
 #[case::share("share", &[200, 200, 200, 429, 429], "local")]
 #[case::allow("allow", &[200, 200, 200, 200, 200], "none")]
 #[tokio::test(flavor = "multi_thread")]
-async fn each_policy_does_what_it_says(
+async fn each_policy_decides_without_the_store(
     #[case] policy: &str,
     #[case] expected: &[u16],
     #[case] source: &str,
@@ -122,7 +122,7 @@ async fn each_policy_does_what_it_says(
 
 /// A server that answers each call with an error decides as little as one that is dead.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_refuses_every_call_is_told_by_readyz() {
+async fn readyz_reports_a_store_that_refuses_every_call() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let store = "timeout: 2s, on_failure: reject";
     let gateway = Gateway::start(&config(&redis.url(), store, &upstream, FIVE)).await;
@@ -163,7 +163,7 @@ async fn a_store_that_refuses_every_call_is_told_by_readyz() {
 /// The server runs but rejects our password after a change: the pages report that and name the server, not only that no
 /// connection exists.
 #[tokio::test(flavor = "multi_thread")]
-async fn why_the_store_is_away_is_told() {
+async fn the_pages_name_the_reason_of_an_outage() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     redis.command(&["ACL", "SETUSER", "ann", "on", ">right", "~*", "&*", "+@all"]);
     let url = redis.url().replace("//", "//ann:right@");
@@ -180,7 +180,7 @@ async fn why_the_store_is_away_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limiter_that_rejects_without_the_store_says_so() {
+async fn a_limiter_that_rejects_without_the_store_answers_503() {
     let (mut redis, upstream) = (Redis::start(), Upstream::ok().await);
     let store = "timeout: 2s, on_failure: reject";
     let gateway = Gateway::start(&config(&redis.url(), store, &upstream, FIVE)).await;
@@ -195,7 +195,7 @@ async fn a_limiter_that_rejects_without_the_store_says_so() {
 
 /// The strictest policy of a request's limiters applies, and limiters that only observe do not count.
 #[tokio::test(flavor = "multi_thread")]
-async fn limiters_have_policies_of_their_own() {
+async fn the_strictest_policy_of_the_limiters_applies() {
     let (mut redis, upstream) = (Redis::start(), Upstream::ok().await);
     let rest = "limiters:
   lax: { rate: 1/hour, on_failure: allow }
@@ -221,7 +221,7 @@ routes:
 
 /// A limiter of one instance keeps its whole rule, however many gateways are alive, because no other gateway uses it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limiter_of_one_instance_keeps_all_of_its_rule() {
+async fn an_instance_limiter_keeps_its_whole_rule() {
     let (mut redis, upstream) = (Redis::start(), Upstream::ok().await);
     let rest = "limiters:
   own: { rate: 1/hour, burst: 4, scope: instance }
@@ -242,7 +242,7 @@ routes:
 
 /// A right that is missing is an answer: the store is asked each time, and the policy decides.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_refuses_is_no_reason_to_refuse() {
+async fn a_refusing_store_leads_to_no_refusals() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     redis.command(&["ACL", "SETUSER", "paceway", "on", ">secret", "~*", "&*", "+@all"]);
     let url = redis.url().replace("redis://", "redis://paceway:secret@");
@@ -326,7 +326,7 @@ enum Silence {
 #[case::paused(Silence::Paused)]
 #[case::slow(Silence::Slow)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_store_costs_a_few_requests_its_timeout(#[case] silence: Silence) {
+async fn a_silent_store_delays_only_the_first_requests(#[case] silence: Silence) {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let proxy = Chaos::before(&redis).await;
     let rest = "workers: 2
@@ -367,7 +367,7 @@ routes: [{ name: search, suffix: /search, limiters: [search] }]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_is_not_there_at_the_start_is_the_policy() {
+async fn a_store_missing_at_the_start_is_replaced_by_the_policy() {
     let (mut redis, upstream) = (Redis::start(), Upstream::ok().await);
     redis.kill();
     let gateway = Gateway::start(&config(&redis.url(), "timeout: 2s", &upstream, FIVE)).await;

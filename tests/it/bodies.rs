@@ -69,7 +69,7 @@ async fn last_answer(conn: &mut Conn) -> Answer {
 // === what a body may cost ===
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_above_the_limit_is_refused_and_never_whole_for_the_upstream() {
+async fn a_body_above_the_limit_is_refused_and_never_complete_upstream() {
     let (upstream, _, ended, seen) = silent().await;
     let gateway = before(&upstream, "limits: { body: 10 }").await;
     let mut conn = open(&gateway, chunked("POST", "/", "5\r\nhello\r\n")).await;
@@ -84,7 +84,7 @@ async fn a_body_above_the_limit_is_refused_and_never_whole_for_the_upstream() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_grows_above_the_limit_on_its_way_is_broken_off() {
+async fn a_body_that_grows_above_the_limit_is_cut_off() {
     let (upstream, began, ended, seen) = silent().await;
     let gateway = before(&upstream, "limits: { body: 10 }").await;
     let mut conn = open(&gateway, chunked("POST", "/", "5\r\nhello\r\n")).await;
@@ -100,7 +100,7 @@ async fn a_body_that_grows_above_the_limit_on_its_way_is_broken_off() {
 #[case::chunked("Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n5\r\nworld\r\n0\r\n\r\n")]
 #[case::with_a_length("Content-Length: 10\r\n\r\nhelloworld")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_as_large_as_it_may_be_passes(#[case] rest: &str) {
+async fn a_body_of_exactly_the_limit_passes(#[case] rest: &str) {
     let upstream = Upstream::ok().await;
     let gateway = before(&upstream, "limits: { body: 10 }").await;
     let mut conn = open(&gateway, format!("POST / HTTP/1.1\r\nHost: a\r\n{rest}")).await;
@@ -113,7 +113,7 @@ async fn a_body_as_large_as_it_may_be_passes(#[case] rest: &str) {
 #[case::with_a_length("Content-Length: 10\r\n\r\nhello", "hello")]
 #[case::before_its_first_byte("Content-Length: 10\r\n\r\n", "")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_stops_coming_is_given_up(#[case] sent: &str, #[case] arrives: &str) {
+async fn a_stalled_upload_is_given_up(#[case] sent: &str, #[case] arrives: &str) {
     let (upstream, _, ended, seen) = silent().await;
     let gateway = before(&upstream, "client: { body_timeout: 300ms }").await;
     let mut conn = open(&gateway, format!("POST / HTTP/1.1\r\nHost: a\r\n{sent}")).await;
@@ -126,7 +126,7 @@ async fn a_body_that_stops_coming_is_given_up(#[case] sent: &str, #[case] arrive
 
 /// Together, its pieces take longer than each of them may, and than the upstream may take for its answer.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_comes_slowly_and_steadily_is_taken() {
+async fn a_slow_steady_upload_is_accepted() {
     let upstream = Upstream::ok().await;
     let gateway = Gateway::start(&format!(
         "client: {{ body_timeout: 2s }}
@@ -158,7 +158,7 @@ routes: [{{ suffix: \"*\" }}]
 #[case::the_second_one("5\r\nhello\r\nzz\r\nworld\r\n0\r\n\r\n")]
 #[case::the_third_one("5\r\nhello\r\n5\r\nworld\r\n5 5\r\nagain\r\n0\r\n\r\n")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bad_chunk_beside_the_head_is_refused_before_anything_is_charged(#[case] body: &str) {
+async fn a_bad_chunk_sent_with_the_head_is_refused_without_charge(#[case] body: &str) {
     let upstream = Upstream::ok().await;
     let gateway = before_one_a_day(&upstream).await;
     let mut conn = open(&gateway, chunked("POST", "/", body)).await;
@@ -170,7 +170,7 @@ async fn a_bad_chunk_beside_the_head_is_refused_before_anything_is_charged(#[cas
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bad_chunk_later_on_breaks_the_call_off_and_its_permit_is_spent() {
+async fn a_later_bad_chunk_aborts_the_call_and_spends_its_permit() {
     let (upstream, began, ended, seen) = silent().await;
     let gateway = before_one_a_day(&upstream).await;
     let mut conn = open(&gateway, chunked("POST", "/", "5\r\nhello\r\n")).await;
@@ -188,7 +188,10 @@ async fn a_bad_chunk_later_on_breaks_the_call_off_and_its_permit_is_spent() {
 #[case::within_a_chunk("Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n9\r\nwo", "5\r\nhello\r\n")]
 #[case::with_a_length("Content-Length: 10\r\n\r\nhello", "hello")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_breaks_off_breaks_its_call_off(#[case] sent: &str, #[case] arrives: &str) {
+async fn a_client_that_aborts_its_upload_aborts_the_call(
+    #[case] sent: &str,
+    #[case] arrives: &str,
+) {
     let (upstream, began, ended, seen) = silent().await;
     let gateway = before(&upstream, "").await;
     let conn = open(&gateway, format!("POST /x HTTP/1.1\r\nHost: a\r\n{sent}")).await;
@@ -202,7 +205,7 @@ async fn a_client_that_breaks_off_breaks_its_call_off(#[case] sent: &str, #[case
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_breaks_off_in_an_upload_is_not_the_clients_fault() {
+async fn an_upstream_that_aborts_an_upload_is_a_502() {
     let upstream = Upstream::raw(|mut conn| async move {
         let _ = conn.head().await;
     })
@@ -217,7 +220,7 @@ async fn an_upstream_that_breaks_off_in_an_upload_is_not_the_clients_fault() {
 // === trailers ===
 
 #[tokio::test(flavor = "multi_thread")]
-async fn trailers_that_are_announced_pass_both_ways() {
+async fn announced_trailers_pass_both_ways() {
     let (ended, seen) = (closed(), Arc::<Mutex<String>>::default());
     let (ends, sees) = (ended.clone(), seen.clone());
     let upstream = Upstream::raw(move |mut conn| {
@@ -248,7 +251,7 @@ async fn trailers_that_are_announced_pass_both_ways() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_does_not_take_trailers_gets_the_body_without_them() {
+async fn a_client_without_te_trailers_gets_no_trailers() {
     let bytes = "HTTP/1.1 200 OK\r\nTrailer: X-Check\r\nTransfer-Encoding: chunked\r\n\r\n\
                  2\r\nok\r\n0\r\nX-Check: 1\r\n\r\n";
     let upstream = Upstream::start(move |_| Reply::raw(bytes)).await;
@@ -266,7 +269,7 @@ async fn who_does_not_take_trailers_gets_the_body_without_them() {
 #[case::an_end_by_bare_line_feeds("X: a\n\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n")]
 #[case::nothing_before_it("\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n")]
 #[tokio::test(flavor = "multi_thread")]
-async fn behind_trailers_the_connection_is_closed(#[case] trailers: &str) {
+async fn trailers_of_a_request_close_the_connection(#[case] trailers: &str) {
     let upstream = Upstream::ok().await;
     let gateway = before(&upstream, "").await;
     let mut conn = open(&gateway, chunked("POST", "/", &format!("0\r\n{trailers}"))).await;
@@ -277,7 +280,7 @@ async fn behind_trailers_the_connection_is_closed(#[case] trailers: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn behind_trailers_that_come_later_than_the_answer_it_is_closed_as_well() {
+async fn trailers_after_the_answer_close_the_connection() {
     let upstream = Upstream::raw(|mut conn| async move {
         while let Ok(Some(_)) = conn.head().await {
             let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -304,7 +307,7 @@ async fn behind_trailers_that_come_later_than_the_answer_it_is_closed_as_well() 
 #[case::within_a_chunk("Transfer-Encoding: chunked\r\n\r\n20\r\nfirst")]
 #[case::with_a_bad_chunk("Transfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\nzz\r\n0\r\n\r\n")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_response_that_breaks_off_never_looks_whole(#[case] rest: &'static str) {
+async fn a_truncated_response_never_looks_complete(#[case] rest: &'static str) {
     let upstream = Upstream::start(move |_| Reply::raw(format!("HTTP/1.1 200 OK\r\n{rest}"))).await;
     let gateway = before(&upstream, "").await;
     let mut conn = open(&gateway, request("GET", "/", &[])).await;
@@ -328,7 +331,7 @@ async fn a_response_that_breaks_off_never_looks_whole(#[case] rest: &'static str
     None
 )]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_response_that_has_no_body_has_none(
+async fn a_response_without_a_body_stays_without_one(
     #[case] method: &str,
     #[case] bytes: &'static str,
     #[case] length: Option<&str>,
@@ -347,7 +350,7 @@ async fn a_response_that_has_no_body_has_none(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_old_client_keeps_its_connection_where_it_asks_for_it() {
+async fn an_http_1_0_client_can_keep_its_connection() {
     let upstream = Upstream::ok().await;
     let gateway = before(&upstream, "").await;
     let mut conn = open(&gateway, "").await;

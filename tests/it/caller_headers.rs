@@ -3,7 +3,7 @@
 use crate::support::{Answer, Gateway, Upstream, free_port, reply};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_a_caller_that_waited_learns_how_long_and_for_which_limiter() {
+async fn only_a_delayed_answer_names_its_wait_and_limiter() {
     let upstream =
         Upstream::start(|_| reply("200 OK", &[("Server-Timing", "db;dur=5")], "ok")).await;
     let gateway = Gateway::start(&format!(
@@ -57,7 +57,7 @@ fn fields(answer: &Answer) -> [Vec<&str>; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_answer_says_what_is_left_beside_what_the_upstream_says() {
+async fn every_answer_names_the_remaining_permits_next_to_the_upstreams_headers() {
     let upstream = Upstream::start(|call| {
         let fields: &[(&str, &str)] = match call.target.as_str() {
             "/named" => {

@@ -32,7 +32,7 @@ routes:
 ";
 
 #[test]
-fn check_sums_a_good_file_up_in_one_line() {
+fn check_summarises_a_valid_file_in_one_line() {
     let yaml = GOOD.replace("max_wait: 0", "max_wait: 2s");
     let (code, out, err) = with_file(&yaml, &["check", "gateway.yaml"], &[]);
     assert_eq!((code, err.as_str()), (Some(0), ""));
@@ -194,7 +194,7 @@ fn a_file_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn values_come_from_the_environment_and_from_files_and_no_message_holds_them() {
+fn values_from_environment_and_files_appear_in_no_message() {
     let dir = tempfile::tempdir().expect("a directory");
     fs::write(dir.path().join("url"), "redis://:hunter2@redis:6379/0\n").expect("a file");
     let yaml = "store: ${file:url}
@@ -273,7 +273,7 @@ fn schema_prints_a_json_schema() {
 #[case::an_unknown_option(&["run", "--fast"])]
 #[case::a_missing_argument(&["check"])]
 #[case::a_port_that_is_none(&["demo", "--port", "x"])]
-fn a_wrong_usage_ends_with_2_and_says_so_on_stderr(#[case] args: &[&str]) {
+fn a_wrong_usage_exits_with_2_and_a_message_on_stderr(#[case] args: &[&str]) {
     let (code, out, err) = said(&paceway(args));
     assert_eq!((code, out.as_str()), (Some(2), ""));
     assert!(err.contains("Usage: paceway") || err.contains("try '--help'"), "{err}");
@@ -291,7 +291,7 @@ fn help_and_version_are_no_errors() {
 }
 
 #[test]
-fn run_without_a_configuration_says_where_it_looked() {
+fn run_without_a_configuration_names_the_searched_files() {
     let dir = tempfile::tempdir().expect("a directory");
     let (code, out, err) = said(&paceway_in(dir.path(), &["run"], &[]));
     assert_eq!((code, out.as_str()), (Some(2), ""));
@@ -301,7 +301,7 @@ fn run_without_a_configuration_says_where_it_looked() {
 }
 
 #[test]
-fn run_with_a_wrong_configuration_says_what_check_says() {
+fn run_and_check_print_the_same_mistakes() {
     let yaml = "upstraem: http://a\nroutes: [{ suffix: \"*\" }]\n";
     let run = with_file(yaml, &["run", "--config", "gateway.yaml"], &[]);
     assert_eq!(run.0, Some(2));
@@ -309,7 +309,7 @@ fn run_with_a_wrong_configuration_says_what_check_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn health_asks_a_running_gateway_whether_it_is_ready() {
+async fn health_reports_whether_a_gateway_is_ready() {
     let upstream = Upstream::ok().await;
     let mut gateway =
         Gateway::start(&format!("upstream: {}\nroutes: [{{ suffix: \"*\" }}]\n", upstream.url()))

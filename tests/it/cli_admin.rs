@@ -56,7 +56,7 @@ async fn status_shows_every_limiter() {
 
 /// An operator who asks the wrong address, without a token or with a wrong one, reads what to do.
 #[tokio::test(flavor = "multi_thread")]
-async fn errors_say_what_to_do() {
+async fn errors_name_the_remedy() {
     let upstream = Upstream::ok().await;
     let admin = free_port();
     let more = format!("admin: {{ listen: '127.0.0.1:{admin}', token: hunter2, read: token }}\n");
@@ -107,7 +107,7 @@ async fn errors_say_what_to_do() {
 
 /// A pause that the upstream has asked for is no override, so that `resume` does not end it.
 #[tokio::test(flavor = "multi_thread")]
-async fn resume_says_that_the_upstream_has_paused_a_limiter() {
+async fn resume_reports_a_pause_of_the_upstream() {
     let after = [("Retry-After", "60")];
     let upstream = Upstream::start(move |_| reply("429 Too Many Requests", &after, "")).await;
     let gateway = Gateway::start(&config(&upstream, "")).await;
@@ -170,7 +170,7 @@ async fn the_environment_names_the_admin_side() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn resume_says_what_holds_now() {
+async fn resume_prints_the_values_in_force() {
     let upstream = Upstream::ok().await;
     let gateway = Gateway::start(&config(&upstream, "")).await;
     let end = ["--for", "10min", "--reason", "try"];

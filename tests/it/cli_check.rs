@@ -168,7 +168,7 @@ fn check_names_the_place_of_a_byte_that_is_not_utf_8() {
 }
 
 #[test]
-fn check_lists_twenty_mistakes_and_counts_the_others() {
+fn check_lists_twenty_mistakes_and_counts_the_rest() {
     let limiters: String = (0..3_000).map(|i| format!("  l{i}: 5/x\n")).collect();
     let yaml = format!("upstream: http://a\nlimiters:\n{limiters}routes: [{{ suffix: '*' }}]\n");
     let err = text(&check(&["-"], &yaml).stderr);

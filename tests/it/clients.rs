@@ -215,7 +215,7 @@ async fn secured(upstream: &str) -> Secured {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn httpx() {
+async fn httpx_works_through_the_gateway() {
     let origin = origin().await;
     let gateway = before(&origin.url()).await;
     let plain = run(python("httpx_client.py", &[&format!("http://{}", gateway.listen)])).await;
@@ -227,7 +227,7 @@ async fn httpx() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn undici() {
+async fn undici_works_through_the_gateway() {
     let origin = origin().await;
     let gateway = before(&origin.url()).await;
     let script = "tests/clients/undici.mjs";
@@ -243,7 +243,7 @@ async fn undici() {
 #[case::in_clear_text(false)]
 #[case::over_tls(true)]
 #[tokio::test(flavor = "multi_thread")]
-async fn grpc(#[case] tls: bool) {
+async fn grpc_works_through_the_gateway(#[case] tls: bool) {
     let server = Server::start("grpc_upstream.py", &[]);
     let upstream = format!("upstreams: {{ grpc: {{ url: \"{}\", http2: true }} }}", server.url());
     let seen = if tls {
@@ -261,7 +261,7 @@ async fn grpc(#[case] tls: bool) {
 #[case::in_clear_text(false)]
 #[case::over_tls(true)]
 #[tokio::test(flavor = "multi_thread")]
-async fn websockets(#[case] tls: bool) {
+async fn websockets_work_through_the_gateway(#[case] tls: bool) {
     let server = Server::start("websocket.py", &["serve"]);
     let seen = if tls {
         let secured = secured(&format!("upstream: {}", server.url())).await;
@@ -296,7 +296,7 @@ async fn a_websocket_holds_its_permit_as_long_as_it_is_open() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_server_of_http_2_must_do() {
+async fn the_gateway_passes_the_h2_conformance_suite() {
     let origin = origin().await;
     let gateway = before(&origin.url()).await;
     let seen = run(python("h2spec.py", &[&gateway.listen.to_string()])).await;
@@ -309,7 +309,7 @@ async fn what_a_server_of_http_2_must_do() {
 #[case::http_2(&[], false)]
 #[case::http_2_over_tls(&[], true)]
 #[tokio::test(flavor = "multi_thread")]
-async fn h2load(#[case] args: &[&str], #[case] tls: bool) {
+async fn h2load_gets_every_answer(#[case] args: &[&str], #[case] tls: bool) {
     let origin = Upstream::ok().await;
     let gateway = match tls {
         true => secured(&format!("upstream: {}", origin.url())).await.keep(),

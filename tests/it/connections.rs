@@ -95,7 +95,7 @@ async fn each_worker_serves_as_many_connections_as_another() {
 #[case::large(&format!("GET / HTTP/1.1\r\nHost: x\r\nA: {}\r\n\r\n", "a".repeat(12_000)), 431, "more than 10000 bytes")]
 #[case::long(&format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "a".repeat(12_000)), 414, "longer than 5000 bytes")]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_parser_refuses_is_said_counted_and_logged(
+async fn a_request_refused_by_the_parser_is_answered_counted_and_logged(
     #[case] bytes: &str,
     #[case] status: u16,
     #[case] why: &str,
@@ -211,7 +211,7 @@ async fn both_framings_are_refused_before_anything_is_charged(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_length_that_is_somebody_elses_refuses_nobody() {
+async fn a_length_of_another_request_is_no_second_framing() {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "").await;
     let mut conn = connect(&gateway).await;
@@ -238,7 +238,7 @@ async fn a_length_that_is_somebody_elses_refuses_nobody() {
     "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\nTransfer-Encoding: chunked\r\n\r\n2dc6c0\r\n"
 )]
 #[tokio::test(flavor = "multi_thread")]
-async fn who_still_sends_a_body_hears_why_it_was_refused(#[case] head: &str) {
+async fn a_client_that_still_sends_a_body_reads_the_refusal(#[case] head: &str) {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "").await;
     let mut conn = connect(&gateway).await;
@@ -283,7 +283,7 @@ async fn idle_clients_take_no_connection_of_a_service() {
 #[case::all("max_connections", "limit")]
 #[case::of_one_address("max_connections_per_address", "address")]
 #[tokio::test(flavor = "multi_thread")]
-async fn above_max_connections_clients_are_turned_away(#[case] key: &str, #[case] reason: &str) {
+async fn connections_above_max_connections_get_a_503(#[case] key: &str, #[case] reason: &str) {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, &format!("client: {{ {key}: 2 }}")).await;
     let mut first = connect(&gateway).await;

@@ -7,9 +7,8 @@ mod own_store;
 
 use crate::support::{Authority, Cluster, Redis};
 use both_ways::{
-    Way, a_caller_that_leaves_while_it_waits_is_refunded,
-    a_lone_caller_who_comes_back_in_time_passes, callers_at_once_take_exactly_the_burst,
-    callers_that_wait_come_no_faster_than_the_rate,
+    Way, a_cancelled_waiting_caller_is_refunded, a_lone_caller_passes_at_the_announced_instant,
+    callers_at_once_take_exactly_the_burst, waiting_callers_pass_no_faster_than_the_rate,
 };
 use own_store::OwnStore;
 use paceway::{
@@ -66,7 +65,7 @@ async fn a_refusal_charges_no_limiter(store: Arc<dyn StoreAdmin>) {
 }
 
 /// An upstream may know of calls that no gateway made; it never knows of permits that the limiter does not have.
-async fn a_level_is_lowered_and_never_raised(store: Arc<dyn StoreAdmin>) {
+async fn a_level_can_be_lowered_and_never_raised(store: Arc<dyn StoreAdmin>) {
     let check = check("{t}:lower", 1, HOUR, 50);
     for (told, expected) in [(60, 50), (10, 10), (20, 10), (-1, 0)] {
         let level = store.lower(&check, told).get().await.expect("a level");
@@ -75,7 +74,7 @@ async fn a_level_is_lowered_and_never_raised(store: Arc<dyn StoreAdmin>) {
     assert!(!decide(&store, &[check].into(), 0).await.admitted);
 }
 
-async fn slots_are_in_the_order_of_asking(store: Arc<dyn StoreAdmin>) {
+async fn slots_are_granted_in_the_order_of_requests(store: Arc<dyn StoreAdmin>) {
     let checks: Checks = Arc::new([check("{t}:order", 1, HOUR / 100, 1)]);
     let mut last = -1;
     for _ in 0..20 {
@@ -85,7 +84,7 @@ async fn slots_are_in_the_order_of_asking(store: Arc<dyn StoreAdmin>) {
     }
 }
 
-async fn what_is_given_back_goes_to_the_next(store: Arc<dyn StoreAdmin>) {
+async fn the_next_request_gets_a_refunded_permit(store: Arc<dyn StoreAdmin>) {
     let checks: Checks = Arc::new([check("{t}:gift", 1, HOUR / 100, 1)]);
     let grants = [
         decide(&store, &checks, HOUR).await,
@@ -132,7 +131,7 @@ async fn a_request_that_cost_more_delays_the_next(store: Arc<dyn StoreAdmin>) {
     assert!((period * 22 / 10..=period * 24 / 10).contains(&wait), "{wait}");
 }
 
-async fn an_observing_limiter_counts_and_refuses_nobody(store: Arc<dyn StoreAdmin>) {
+async fn an_observing_limiter_counts_and_refuses_no_request(store: Arc<dyn StoreAdmin>) {
     let observing = Check { enforce: false, ..check("{t}:observing", 1, HOUR, 1) };
     let checks: Checks = Arc::new([check("{t}:strict", 1, HOUR, 9), observing.clone()]);
     let would = [decide(&store, &checks, 0).await, decide(&store, &checks, 0).await];
@@ -141,7 +140,7 @@ async fn an_observing_limiter_counts_and_refuses_nobody(store: Arc<dyn StoreAdmi
     assert_eq!(remaining(&store, &observing).await, 0);
 }
 
-async fn looking_changes_nothing(store: Arc<dyn StoreAdmin>) {
+async fn a_peek_changes_no_state(store: Arc<dyn StoreAdmin>) {
     let check = check("{t}:look", 1, HOUR, 3);
     for _ in 0..5 {
         assert_eq!(remaining(&store, &check).await, 3);
@@ -290,21 +289,21 @@ contract!(
     [
         admits_exactly_the_burst_under_contention,
         a_refusal_charges_no_limiter,
-        a_level_is_lowered_and_never_raised,
-        slots_are_in_the_order_of_asking,
-        what_is_given_back_goes_to_the_next,
+        a_level_can_be_lowered_and_never_raised,
+        slots_are_granted_in_the_order_of_requests,
+        the_next_request_gets_a_refunded_permit,
         a_request_that_cost_less_returns_the_rest_once,
         a_request_that_cost_more_delays_the_next,
-        an_observing_limiter_counts_and_refuses_nobody,
-        looking_changes_nothing,
+        an_observing_limiter_counts_and_refuses_no_request,
+        a_peek_changes_no_state,
         the_names_of_states_are_listed_in_steps,
         a_shared_text_changes_only_for_a_writer_that_knows_it,
     ],
     both ways: [
-        a_lone_caller_who_comes_back_in_time_passes,
+        a_lone_caller_passes_at_the_announced_instant,
         callers_at_once_take_exactly_the_burst,
-        callers_that_wait_come_no_faster_than_the_rate,
-        a_caller_that_leaves_while_it_waits_is_refunded,
+        waiting_callers_pass_no_faster_than_the_rate,
+        a_cancelled_waiting_caller_is_refunded,
     ]
 );
 

@@ -36,7 +36,7 @@ fn named<'v>(list: &'v Value, name: &str) -> &'v Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_figures_are_those_of_the_requests() {
+async fn the_figures_match_the_requests() {
     let upstream = Upstream::ok().await;
     let gateway = Gateway::start(&format!(
         "upstream: {}\n\
@@ -195,7 +195,7 @@ async fn viewers_see_the_same_pictures_and_are_bounded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_page_loads_nothing_from_elsewhere() {
+async fn the_page_loads_no_foreign_resources() {
     let upstream = Upstream::ok().await;
     let yaml = format!("upstream: {}\nroutes: [{{ suffix: \"*\" }}]\n", upstream.url());
     let gateway = Gateway::start(&yaml).await;

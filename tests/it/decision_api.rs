@@ -47,7 +47,7 @@ async fn take(address: SocketAddr, limiter: &str, cost: u64) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_gets_the_permits_of_all_its_limiters_or_of_none() {
+async fn a_decision_takes_permits_of_all_limiters_or_none() {
     let (gateway, address) = service("").await;
     let both = |cost: u64| {
         json!({ "limiters": [
@@ -79,7 +79,7 @@ async fn a_call_gets_the_permits_of_all_its_limiters_or_of_none() {
 
 /// The store in memory locked the part of the first limiter for all of them, so that each of the others had a state in it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limiter_has_one_state_whatever_a_call_names_before_it() {
+async fn a_limiter_has_one_state_at_any_place_in_a_call() {
     let (gateway, address) = service(", max_wait: 1min").await;
     // Each shop is in a part of its own.
     let with = |shop: u32, limiter: &str, wait: u64| {
@@ -136,7 +136,7 @@ async fn twenty_calls_at_once_wait_for_their_slots() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_does_not_wait_is_told_its_slot_and_a_caller_that_leaves_returns_it() {
+async fn a_call_without_a_wait_gets_its_slot_and_a_cancelled_one_returns_it() {
     let (gateway, address) = service(", max_wait: 10min").await;
     assert_eq!(take(address, "slow", 1).await["limited"], false);
     let slow = |wait: bool| {
@@ -166,7 +166,7 @@ async fn a_call_that_does_not_wait_is_told_its_slot_and_a_caller_that_leaves_ret
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn permits_come_back_once_and_no_program_raises_a_limit() {
+async fn permits_are_refunded_once_and_never_above_the_limit() {
     let (gateway, address) = service("").await;
     let all = take(address, "tokens", 100).await;
     assert_eq!(take(address, "tokens", 1).await["limited"], true);
@@ -246,7 +246,7 @@ async fn a_concurrency_permit_is_renewed_and_released_and_a_call_waits_for_it() 
 
 /// Two gateways share one quota through Redis. A reservation is in the gateway that gave it, a concurrency permit in both.
 #[tokio::test(flavor = "multi_thread")]
-async fn two_gateways_and_a_restart() {
+async fn permits_survive_two_gateways_and_a_restart() {
     let redis = Redis::start();
     let yaml = format!(
         "services: {{ decisions: 127.0.0.1:0 }}\nstore: {{ url: \"{}\", timeout: 2s }}\n{CONFIG}",
@@ -298,7 +298,7 @@ async fn two_gateways_and_a_restart() {
 #[case::no_permit("/v1/release", r#"{"limiter":"search","lease":"1-1"}"#, 400)]
 #[case::no_path("/v2/acquire", r#"{"limiters": [{"limiter":"search"}]}"#, 404)]
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_that_break_a_rule(#[case] path: &str, #[case] body: &str, #[case] status: u16) {
+async fn refuses_invalid_calls(#[case] path: &str, #[case] body: &str, #[case] status: u16) {
     let (_gateway, address) = service("").await;
     let answer = send(address, path, body, &[]).await.answer().await.expect("a whole answer");
     assert_eq!(answer.status, status, "{answer:?}");
@@ -381,7 +381,7 @@ async fn an_error_names_the_limiter_and_what_to_write(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_programs_that_may_take_permits() {
+async fn only_authorised_programs_take_permits() {
     let body = r#"{"limiters": [{"limiter": "search"}]}"#;
     let (_gateway, address) = service(", token: hunter2").await;
     for (token, status) in [("hunter2", 200), ("hunter", 401)] {
@@ -409,7 +409,7 @@ async fn only_programs_that_may_take_permits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_more_calls_wait_than_may() {
+async fn the_number_of_waiting_calls_is_bounded() {
     let (gateway, address) = service(", max_waiting: 1").await;
     let slow = json!({ "limiters": [{ "limiter": "search", "cost": 5 }], "wait": true, "max_wait_ms": 9000 });
     assert_eq!(acquire(address, slow.clone()).await["limited"], false);

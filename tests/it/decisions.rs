@@ -56,7 +56,7 @@ async fn post(gateway: &Gateway, path: &str, body: Value) -> Value {
 
 /// A limiter with several rates reports the one with the fewest permits left, and a refusal says how many are left.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_remains_is_said_of_the_rate_closest_to_its_limit_and_of_a_refused_cost() {
+async fn answers_name_the_remaining_permits_of_the_tightest_rate() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let rest = "limiters: { list: { algorithm: sliding_window, rate: [100/s, 12/min] } }
 routes: [{ suffix: /search, limiters: [{ limiter: list, cost: 5 }] }]
@@ -82,7 +82,7 @@ async fn decisions(gateway: &Gateway, limiter: &str) -> [f64; 6] {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_observes_neither_holds_nor_refuses_nor_costs_the_one_beside_it() {
+async fn an_observing_limiter_neither_delays_nor_refuses_nor_charges() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     // Within 50 min: one now, then after 20 and 40 min, and no fourth.
     let rest = "limiters:
@@ -103,7 +103,7 @@ routes: [{ name: search, suffix: /search, limiters: [seen, kept], max_wait: 50mi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_limiting_off_all_pass_and_no_limiter_counts() {
+async fn with_limiting_off_all_requests_pass_uncounted() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let rest = "limiting: off
 limiters: { search: 1/hour, places: { algorithm: concurrency, max: 1 } }
@@ -156,7 +156,7 @@ routes: [{{ name: search, suffix: /search, limiters: {limiters}, max_wait: {max_
 #[case::unknown("trusted_proxies: [10.0.0.0/8]\n", [200, 429, 429, 429, 429])]
 #[case::nobody_is_trusted("", [200, 429, 429, 429, 429])]
 #[tokio::test(flavor = "multi_thread")]
-async fn who_calls_is_said_by_proxies_that_are_trusted_and_by_nobody_else(
+async fn only_trusted_proxies_name_the_calling_client(
     #[case] trusted: &str,
     #[case] expected: [u16; 5],
 ) {
@@ -178,7 +178,7 @@ routes: [{{ suffix: /search, limiters: [caller] }}]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn behind_a_trusted_proxy_the_upstream_hears_of_the_whole_way() {
+async fn the_upstream_gets_the_whole_chain_of_a_trusted_proxy() {
     let upstream = Upstream::ok().await;
     let yaml = format!(
         "upstream: {}\ntrusted_proxies: [127.0.0.0/8]\nlimiting: off\nroutes: [{{ suffix: \"*\" }}]\n",
@@ -197,7 +197,7 @@ async fn behind_a_trusted_proxy_the_upstream_hears_of_the_whole_way() {
 // ------------------------------------------------------------------------------- late, and crosswise
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_piled_up_while_a_gateway_slept_does_not_go_out_at_once() {
+async fn requests_queued_during_a_freeze_are_not_sent_as_a_burst() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     // The margin is for what delays this test's own upstream, too.
     let rest = "limiters: { search: { algorithm: sliding_window, rate: 10/s, margin: 250ms } }
@@ -232,7 +232,7 @@ routes: [{ name: search, suffix: /search, limiters: [search], max_wait: 60s }]
 #[case::permits_and_places("{ rate: 50/s, burst: 1 }")]
 #[case::places_and_places("{ algorithm: concurrency, max: 2 }")]
 #[tokio::test(flavor = "multi_thread")]
-async fn routes_that_ask_in_opposite_orders_do_not_stop_each_other(#[case] a: &str) {
+async fn routes_with_opposite_limiter_orders_do_not_deadlock(#[case] a: &str) {
     const WORK: Duration = Duration::from_millis(20);
     const COUNT: usize = 40;
     let (redis, upstream) = (Redis::start(), Upstream::start(|_| Reply::ok().after(WORK)).await);

@@ -47,7 +47,7 @@ fn alerts_are_rules_and_fire_for_faults_of_the_store() {
 }
 
 #[test]
-fn each_alert_leads_to_its_section() {
+fn each_alert_links_to_its_section() {
     let (text, page) = (read(ALERTS), read("docs/alerts.md"));
     let sections: BTreeSet<_> =
         page.lines().filter_map(|line| line.strip_prefix("## ")).map(str::to_lowercase).collect();
@@ -92,7 +92,7 @@ fn all() -> impl Iterator<Item = &'static str> {
 }
 
 #[test]
-fn alerts_and_panels_are_of_metrics_that_there_are() {
+fn alerts_and_panels_use_existing_metrics() {
     for file in [ALERTS, DASHBOARD] {
         let text = read(file);
         let names = named(&text);
@@ -156,7 +156,7 @@ fn block(text: &str, start: &str, indent: &str) -> String {
 const UNIT: &str = "deploy/systemd/paceway.service";
 
 #[test]
-fn the_manifests_hold_a_configuration_that_is_right_and_wait_for_its_drain() {
+fn the_manifests_hold_a_valid_configuration_and_wait_for_the_drain() {
     let text = read("deploy/kubernetes/paceway.yaml");
     let config = block(&text, "paceway.yaml: |\n", "    ");
     assert_right(&config);
@@ -170,7 +170,7 @@ fn the_manifests_hold_a_configuration_that_is_right_and_wait_for_its_drain() {
 
 /// `deploy/package/chart.sh` renders the chart with Helm itself; this is the part of it that needs no Helm.
 #[test]
-fn the_chart_and_the_package_begin_with_a_configuration_that_is_right() {
+fn the_chart_and_the_package_start_with_a_valid_configuration() {
     let values = read("deploy/helm/paceway/values.yaml");
     let config = block(&values, "config: |\n", "  ");
     // The keys that templates/_helpers.tpl sets.
@@ -185,7 +185,7 @@ fn the_chart_and_the_package_begin_with_a_configuration_that_is_right() {
 
 /// The page explains options of the unit by their names, with `=`.
 #[test]
-fn the_unit_has_the_options_that_its_page_explains() {
+fn the_systemd_unit_has_the_documented_options() {
     let units = read(UNIT) + &read("deploy/systemd/paceway.socket");
     let page = read("docs/deployment.md");
     let (_, section) = page.split_once("\n## systemd\n").expect("the section");

@@ -325,7 +325,7 @@ async fn idle_operators_make_room_for_a_probe() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn half_open_operators_are_left() {
+async fn half_open_admin_connections_are_closed() {
     let upstream = Upstream::ok().await;
     let client = "client: { header_timeout: 1s, idle_timeout: 1s }\n";
     let gateway = Gateway::start(&(before(&upstream) + client)).await;

@@ -105,7 +105,7 @@ async fn a_limit_of_a_descriptor_replaces_the_rate() {
 
 /// A window let its own count pass at once, and a bucket its burst.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limit_of_a_descriptor_lets_no_more_pass_at_once_than_it_says() {
+async fn a_limit_of_a_descriptor_bounds_its_burst() {
     let rules = [
         ("bucket", "100/min", 3),
         ("sliding", "{ algorithm: sliding_window, rate: 100/min }", 3),
@@ -139,7 +139,7 @@ async fn a_limit_of_a_descriptor_lets_no_more_pass_at_once_than_it_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn negative_hits_give_back_no_more_than_was_taken() {
+async fn negative_hits_refund_at_most_the_taken_permits() {
     let gateway = Gateway::start(CONFIG).await;
     let address = service_address(&gateway, "envoy_rate_limit");
     let take = async |hits: &'static str| {
@@ -167,7 +167,7 @@ async fn negative_hits_give_back_no_more_than_was_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_ends_returns_its_slot_and_its_deadline_bounds_the_wait() {
+async fn a_cancelled_call_returns_its_slot_and_a_deadline_bounds_the_wait() {
     let gateway = Gateway::start(CONFIG).await;
     let address = service_address(&gateway, "envoy_rate_limit");
     assert_eq!(ask(address, "20", "1", "1", &["path=/slow"]).await[0]["code"], 1);

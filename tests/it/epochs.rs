@@ -43,7 +43,7 @@ fn epoch(redis: &Redis) -> String {
 }
 
 #[tokio::test]
-async fn a_server_that_nobody_has_used_has_lost_nothing() {
+async fn an_unused_server_has_lost_nothing() {
     let redis = Redis::start();
     let (one, other) = (gateway(&redis).await, gateway(&redis).await);
     assert_eq!((left(&one, T0).await, left(&other, T0 + 1).await), (3, 3));
@@ -53,7 +53,7 @@ async fn a_server_that_nobody_has_used_has_lost_nothing() {
 }
 
 #[tokio::test]
-async fn who_meets_a_loss_tells_the_others_and_what_is_gone_was_used_up_then() {
+async fn the_gateway_that_finds_a_loss_announces_it_and_lost_states_count_as_full() {
     let redis = Redis::start();
     let (one, other) = (gateway(&redis).await, gateway(&redis).await);
     assert_eq!((left(&one, T0).await, left(&other, T0).await), (3, 3));
@@ -69,7 +69,7 @@ async fn who_meets_a_loss_tells_the_others_and_what_is_gone_was_used_up_then() {
 }
 
 #[tokio::test]
-async fn a_newcomer_that_comes_first_behind_a_loss_hides_it_from_nobody() {
+async fn a_new_gateway_after_a_loss_does_not_hide_the_loss() {
     let redis = Redis::start();
     let old = gateway(&redis).await;
     assert_eq!(left(&old, T0).await, 3);
@@ -104,7 +104,7 @@ async fn an_older_epoch_is_a_loss(#[case] older: String) {
 #[case::with_a_sign(&["SET", EPOCH, "L1700000000000000?"])]
 #[case::list(&["RPUSH", EPOCH, "L1700000000000000"])]
 #[tokio::test]
-async fn an_epoch_that_is_none_is_a_loss_for_everybody(
+async fn an_invalid_epoch_is_a_loss_for_every_gateway(
     #[case] command: &[&str],
     #[values(false, true)] is_known: bool,
     #[values(false, true)] in_a_group: bool,
@@ -129,7 +129,7 @@ async fn an_epoch_that_is_none_is_a_loss_for_everybody(
 }
 
 #[tokio::test]
-async fn without_the_right_to_ask_who_the_server_is_a_loss_is_met_by_the_epoch() {
+async fn without_the_right_to_info_a_loss_is_found_by_the_epoch() {
     let redis = Redis::start();
     redis.command(&["ACL", "SETUSER", "default", "-info"]);
     let store = gateway(&redis).await;
@@ -139,7 +139,7 @@ async fn without_the_right_to_ask_who_the_server_is_a_loss_is_met_by_the_epoch()
 }
 
 #[tokio::test]
-async fn a_limiter_that_is_reset_behind_a_loss_is_open_at_once() {
+async fn a_limiter_reset_after_a_loss_is_open_at_once() {
     let redis = Redis::start();
     let store = gateway(&redis).await;
     assert_eq!(left(&store, T0).await, 3);
@@ -153,7 +153,7 @@ async fn a_limiter_that_is_reset_behind_a_loss_is_open_at_once() {
 }
 
 #[tokio::test]
-async fn what_a_promoted_replica_has_missed_is_not_granted_again() {
+async fn grants_missed_by_a_promoted_replica_are_not_repeated() {
     let mut master = Redis::start();
     let port = master.port().to_string();
     let replica = Redis::with(&["--replicaof", "127.0.0.1", &port]);
@@ -182,7 +182,7 @@ async fn what_a_promoted_replica_has_missed_is_not_granted_again() {
 
 /// One that has names and values of its own, with the same prefix.
 #[tokio::test]
-async fn another_version_on_the_server_neither_disturbs_nor_is_disturbed() {
+async fn two_versions_share_a_server_undisturbed() {
     let redis = Redis::start();
     let store = gateway(&redis).await;
     let theirs = ["p:marker2", "p:{k}:T2:k", "p:{k}:marker2"];
@@ -203,7 +203,7 @@ async fn another_version_on_the_server_neither_disturbs_nor_is_disturbed() {
 /// A limiter that trusts the store continues with the states that are left, beside one that does not.
 #[rstest]
 #[tokio::test]
-async fn a_limiter_that_trusts_the_store_goes_on_with_what_it_has(
+async fn a_limiter_that_trusts_the_store_keeps_its_surviving_state(
     #[values(false, true)] in_a_group: bool,
 ) {
     let redis = Redis::start();

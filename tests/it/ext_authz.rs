@@ -94,7 +94,7 @@ async fn a_cancelled_check_returns_its_slot_and_its_deadline_bounds_the_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_source_without_an_ip_address_chooses_no_address_of_a_caller() {
+async fn a_source_without_an_ip_address_sets_no_client_address() {
     let gateway = Gateway::start(CONFIG).await;
     let address = service_address(&gateway, "ext_authz");
     let status = async |source, forwarded: &str| {
@@ -111,7 +111,7 @@ async fn a_source_without_an_ip_address_chooses_no_address_of_a_caller() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_envoy_has_cut_is_denied_where_a_limiter_reads_it() {
+async fn a_body_cut_by_envoy_is_denied_if_a_limiter_reads_it() {
     let gateway = Gateway::start(
         "services: { ext_authz: { listen: 127.0.0.1:0, token: hunter2 } }\nupstream: http://127.0.0.1:9\n\
          limiters: { each: { rate: 9/h, key: \"{body./n}\" } }\n\

@@ -60,7 +60,7 @@ async fn an_upstream_that_refuses_connections_is_a_502_and_costs_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slot_that_was_waited_for_in_vain_is_given_back() {
+async fn a_slot_of_a_failed_request_is_refunded() {
     let port = free_port();
     let upstream = Upstream::on(port, |_| Reply::ok()).await;
     let gateway = Gateway::start(&format!(
@@ -128,7 +128,7 @@ async fn an_upstream_that_accepts_no_connection_in_time_is_a_504_and_costs_nothi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slot_whose_connection_came_late_is_asked_for_again() {
+async fn a_late_connection_needs_a_new_slot() {
     // The kernel repeats a connect to a full queue after a second.
     let (address, queue) = full_listener().await;
     let gateway = Gateway::start(&format!(
@@ -157,7 +157,7 @@ routes: [{{ suffix: /search, limiters: [search], max_wait: 10s }}]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_does_not_answer_in_time_is_a_504_and_sees_its_call_end() {
+async fn a_slow_upstream_is_a_504_and_its_call_is_closed() {
     let ended = Arc::new(Semaphore::new(0));
     let sees_end = ended.clone();
     let upstream = Upstream::raw(move |mut conn| {
@@ -183,7 +183,7 @@ async fn an_upstream_that_does_not_answer_in_time_is_a_504_and_sees_its_call_end
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_wait_for_a_slot_is_no_part_of_the_upstreams_time() {
+async fn the_wait_for_a_slot_does_not_count_in_the_response_timeout() {
     let upstream = Upstream::ok().await;
     let gateway = Gateway::start(&format!(
         "upstreams: {{ vendor: {{ url: \"{}\", response_timeout: 500ms }} }}
@@ -233,7 +233,7 @@ async fn an_upstream_that_speaks_garbage_is_a_502(#[case] garbage: &'static str)
 #[case::within_a_chunk("Transfer-Encoding: chunked\r\n\r\n64\r\nonly this")]
 #[case::of_broken_chunks("Transfer-Encoding: chunked\r\n\r\n9\r\nonly this\r\nzz\r\n")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_breaks_off_is_not_passed_as_a_whole_one(#[case] rest: &'static str) {
+async fn a_truncated_body_is_not_passed_as_complete(#[case] rest: &'static str) {
     let broken = move |_: &_| Reply::raw(format!("HTTP/1.1 200 OK\r\n{rest}"));
     let upstream = Upstream::start(broken).await;
     let gateway = Gateway::start(&config(&upstream.url())).await;
@@ -253,7 +253,7 @@ fn refused(head: Option<&Head>) -> bool {
 // ------------------------------------------------------------------------------------------- stores
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_clients_that_say_nothing_keep_nobody_from_being_served() {
+async fn many_silent_clients_block_no_other_client() {
     let upstream = Upstream::ok().await;
     let gateway = Gateway::start(&config(&upstream.url())).await;
     let mut silent = Vec::new();
@@ -302,7 +302,7 @@ routes: [{{ name: search, suffix: \"*\", limiters: [search] }}]
     "HTTP/1.1 400 Mine\r\nContent-Length: 0\r\nDate: Sat, 21 Nov 2026 10:13:15 GMT\r\n\r\n"
 )]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_of_the_upstream_stays_the_upstreams(#[case] bytes: &'static str) {
+async fn a_refusal_of_the_upstream_is_passed_unchanged(#[case] bytes: &'static str) {
     let upstream = Upstream::start(move |_| Reply::raw(bytes)).await;
     let gateway = Gateway::start(&config(&upstream.url())).await;
     for fields in [&[("Connection", "close")][..], &[]] {
@@ -322,10 +322,7 @@ async fn a_refusal_of_the_upstream_stays_the_upstreams(#[case] bytes: &'static s
 #[case::two_lengths("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", 502)]
 #[case::the_same_twice("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n", 200)]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_no_head_request_is_answered_with_is_a_502(
-    #[case] bytes: &'static str,
-    #[case] status: u16,
-) {
+async fn an_invalid_answer_to_head_is_a_502(#[case] bytes: &'static str, #[case] status: u16) {
     let upstream = Upstream::start(move |_| Reply::raw(bytes)).await;
     let gateway = Gateway::start(&config(&upstream.url())).await;
     let mut conn = Conn::to(gateway.listen).await.expect("connect");
@@ -335,7 +332,7 @@ async fn what_no_head_request_is_answered_with_is_a_502(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_of_http_1_0_is_answered_for_in_1_1() {
+async fn an_answer_in_http_1_0_is_passed_on_in_1_1() {
     let upstream = Upstream::start(|_| {
         let mut reply = Reply::raw("HTTP/1.0 200 OK\r\n\r\nto the end");
         reply.close = true;

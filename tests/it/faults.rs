@@ -44,7 +44,7 @@ const FEW: f64 = 6.0;
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn of_one_server(
+async fn the_law_holds_through_faults_of_one_server(
     #[values(
         Fault::Stopped,
         Fault::RestartedEmpty,
@@ -66,7 +66,7 @@ async fn of_one_server(
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn of_one_server_over_tls(
+async fn the_law_holds_through_faults_of_one_server_over_tls(
     #[values(Fault::Stopped, Fault::RestartedWithAof, Fault::CutLink)] fault: Fault,
 ) {
     play(Kind::Tls, fault).await;
@@ -74,7 +74,7 @@ async fn of_one_server_over_tls(
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_master_behind_sentinels(
+async fn the_law_holds_through_faults_of_a_master_with_sentinels(
     #[values(Fault::KilledAndReplaced, Fault::StoppedAndReplaced)] fault: Fault,
 ) {
     play(Kind::Sentinel, fault).await;
@@ -82,7 +82,7 @@ async fn of_a_master_behind_sentinels(
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_node_of_a_cluster(
+async fn the_law_holds_through_faults_of_a_cluster_node(
     #[values(
         Fault::Stopped,
         Fault::RestartedEmpty,

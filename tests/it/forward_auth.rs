@@ -66,7 +66,7 @@ async fn the_original_request_selects_the_route_and_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_a_method_and_a_client_of_the_original_request_count() {
+async fn host_method_and_client_of_the_original_request_count() {
     let rest = "trusted_proxies: [127.0.0.0/8]\nupstream: http://127.0.0.1:9\n\
         limiters: { each: { rate: 1/h, key: \"{client_ip}\" } }\nroutes:\n\
         - { suffix: '*', host: api.test, methods: [POST], limiters: [each] }\n";
@@ -88,7 +88,7 @@ async fn a_host_a_method_and_a_client_of_the_original_request_count() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_and_the_status_of_denials() {
+async fn a_token_is_required_and_denials_have_the_configured_status() {
     let (_gateway, address) = service(", token: hunter2, denied_status: 403", LIMITED).await;
     let search = ("X-Original-URI", "/search");
     let ask = async |tokens: &[&str]| {

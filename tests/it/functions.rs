@@ -59,7 +59,7 @@ fn load_version(redis: &Redis, version: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_keeps_functions_decides_by_one() {
+async fn a_server_with_functions_decides_by_a_function() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let gateway = Gateway::start(&config(&format!("url: \"{}\"", redis.url()), &upstream)).await;
     let before = redis.calls_of("fcall");

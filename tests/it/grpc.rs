@@ -99,7 +99,7 @@ async fn a_call_without_a_route_is_unimplemented() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_is_not_there_is_unavailable() {
+async fn a_missing_upstream_is_unavailable() {
     let yaml =
         format!("upstream: http://127.0.0.1:{}\nroutes: [{{ suffix: \"*\" }}]\n", free_port());
     let gateway = Gateway::start(&yaml).await;
@@ -220,7 +220,7 @@ async fn raw(
 #[case::cancel(Reason::CANCEL)]
 #[case::without_an_error(Reason::NO_ERROR)]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upload_that_is_reset_never_looks_whole(#[case] reason: Reason) {
+async fn a_reset_upload_never_looks_complete(#[case] reason: Reason) {
     let (upstream, asked, ended) = raw("first", "").await;
     let gateway = before(&upstream, "", "").await;
     let mut client = connect(gateway.listen).await;
@@ -253,7 +253,7 @@ async fn a_call_that_is_reset_ends_at_the_upstream(#[case] sent: &'static str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_is_reset_while_it_is_held_waits_no_more() {
+async fn a_call_that_is_reset_while_held_stops_waiting() {
     let upstream = Upstream::ok().await;
     let limiters = "limiters: { a: 1/hour }";
     let gateway = before(&upstream, limiters, ", limiters: [a], max_wait: 1h").await;
@@ -291,7 +291,7 @@ async fn a_response_that_breaks_off_is_reset(#[case] rest: &'static str) {
 #[case::too_large("limits: { body: 10 }", "413")]
 #[case::too_slow("client: { body_timeout: 300ms }", "408")]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upload_over_http2_keeps_to_the_same_rules(#[case] keys: &str, #[case] status: &str) {
+async fn an_upload_over_http2_obeys_the_same_rules(#[case] keys: &str, #[case] status: &str) {
     let (upstream, asked, ended) = raw("first", "").await;
     let gateway = before(&upstream, keys, "").await;
     let mut client = connect(gateway.listen).await;

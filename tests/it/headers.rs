@@ -33,7 +33,7 @@ const TOLD: [(&str, &str); 5] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_is_believed() {
+async fn forwarding_headers_of_an_untrusted_client_are_replaced() {
     let upstream = Upstream::ok().await;
     let gateway = before(&upstream, "", "").await;
     let mut lies = TOLD.to_vec();
@@ -60,7 +60,7 @@ async fn nobody_is_believed() {
 
 /// RFC 9110 section 7.6.2: with 0 the gateway is the last recipient, and no limiter is asked.
 #[tokio::test(flavor = "multi_thread")]
-async fn max_forwards_is_counted_down_and_answered_at_zero() {
+async fn max_forwards_is_counted_down_and_zero_ends_at_the_gateway() {
     let upstream = Upstream::ok().await;
     let gateway = Gateway::start(&format!(
         "upstream: {}\nlimiters: {{ a: {{ rate: 1/h, burst: 1 }} }}\n\
@@ -95,7 +95,7 @@ async fn a_host_with_a_comma_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trusted_proxy_is_believed_and_named() {
+async fn forwarding_headers_of_a_trusted_proxy_are_kept_and_extended() {
     let upstream = Upstream::ok().await;
     let gateway = before(&upstream, "", "trusted_proxies: [127.0.0.0/8]").await;
     let head = arrived(&upstream, &gateway, &TOLD).await;
@@ -111,7 +111,7 @@ async fn a_trusted_proxy_is_believed_and_named() {
 #[case::a_trusted_proxy("trusted_proxies: [127.0.0.0/8]", TOLD[4].1, &[TOLD[4].1, OWN])]
 #[case::an_open_quote("trusted_proxies: [127.0.0.0/8]", "for=\"203.0.113.9", &[OWN])]
 #[tokio::test(flavor = "multi_thread")]
-async fn forwarded_is_said_where_it_is_wished_for(
+async fn forwarded_is_sent_where_it_is_configured(
     #[case] root: &str,
     #[case] told: &str,
     #[case] expected: &[&str],
@@ -182,7 +182,7 @@ routes:
 #[case::too_large("Content-Length", "5", 413)]
 #[case::expecting("Expect", "x", 417)]
 #[tokio::test(flavor = "multi_thread")]
-async fn refusals_of_a_routes_limits_have_its_own_headers(
+async fn refusals_by_limits_of_a_route_have_the_headers_of_the_route(
     #[case] name: &str,
     #[case] value: &str,
     #[case] status: u16,
@@ -197,7 +197,7 @@ async fn refusals_of_a_routes_limits_have_its_own_headers(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_operators_rules_come_last() {
+async fn configured_header_changes_come_last() {
     let upstream = Upstream::start(|_| {
         reply("200 OK", &[("Server", "origin"), ("X-Many", "1"), ("X-Internal", "1")], "ok")
     })
@@ -306,7 +306,7 @@ routes:
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_response_passes_as_it_is() {
+async fn a_response_passes_unchanged() {
     let upstream = Upstream::start(|call| {
         let head: &[u8] = match call.target.as_str() {
             "/old" => b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",

@@ -149,7 +149,7 @@ async fn a_preface_in_pieces_is_waited_for() {
 #[case::another_method("PRINT")]
 #[case::most_of_the_preface("PRI")]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_only_begins_like_the_preface_is_http_1(#[case] method: &str) {
+async fn a_request_that_resembles_the_preface_is_http_1(#[case] method: &str) {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "").await;
     let mut conn = Conn::to(gateway.listen).await.expect("connect");
@@ -160,7 +160,7 @@ async fn what_only_begins_like_the_preface_is_http_1(#[case] method: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_preface_without_an_end_is_left() {
+async fn an_unfinished_preface_is_disconnected() {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "client: { header_timeout: 200ms }").await;
     let mut conn = Conn::to(gateway.listen).await.expect("connect");
@@ -170,7 +170,7 @@ async fn a_preface_without_an_end_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drain_finishes_streams_and_says_so() {
+async fn a_drain_sends_goaway_and_finishes_streams() {
     let gate = Arc::new(Semaphore::new(0));
     let held = gate.clone();
     let upstream = Upstream::start(move |_| Reply::ok().behind(&held)).await;
@@ -187,7 +187,7 @@ async fn a_drain_finishes_streams_and_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drain_that_takes_too_long_leaves_nothing() {
+async fn a_drain_that_takes_too_long_closes_all_streams() {
     let upstream = Upstream::ok().await;
     let yaml = format!(
         "upstream: {}\ndrain_timeout: 300ms\nlimiters: {{ slow: 1/min }}\n\
@@ -212,7 +212,7 @@ async fn a_drain_that_takes_too_long_leaves_nothing() {
 #[case::one_stream(false)]
 #[case::the_whole_connection(true)]
 #[tokio::test(flavor = "multi_thread")]
-async fn who_leaves_while_it_waits_gives_its_slot_back(#[case] all: bool) {
+async fn a_stream_cancelled_while_waiting_refunds_its_slot(#[case] all: bool) {
     let upstream = Upstream::ok().await;
     let yaml = format!(
         "upstream: {}\nlimiters: {{ slow: 1/min }}\n\
@@ -239,7 +239,7 @@ async fn who_leaves_while_it_waits_gives_its_slot_back(#[case] all: bool) {
 // === time ===
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idle_connection_is_told_to_go() {
+async fn an_idle_connection_gets_goaway() {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "client: { idle_timeout: 200ms }").await;
     let mut frames = Frames::to(gateway.listen, b"").await;
@@ -269,7 +269,7 @@ async fn a_stream_under_way_is_not_idle() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_head_that_is_never_complete_is_left() {
+async fn an_unfinished_head_is_disconnected() {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "client: { idle_timeout: 300ms }").await;
     let mut frames = Frames::to(gateway.listen, b"").await;
@@ -282,7 +282,7 @@ async fn a_head_that_is_never_complete_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_window_that_never_opens_holds_nothing_for_long() {
+async fn a_window_that_never_opens_ends_its_stream() {
     let upstream = Upstream::start(|_| reply("200 OK", &[], &"a".repeat(1 << 20))).await;
     let yaml = format!(
         "upstream: {}\nclient: {{ body_timeout: 300ms }}\n\
@@ -321,7 +321,7 @@ async fn a_window_that_opens_a_little_at_a_time_is_served() {
 
 /// A gRPC consumer with back-pressure, say: it takes less within a time-out than a frame holds.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_of_which_a_few_bytes_are_taken_lives_and_one_of_which_none_are_is_given_up() {
+async fn only_a_stream_that_is_read_slowly_survives_the_timeout() {
     let (patience, pause) = (Duration::from_secs(3), Duration::from_millis(400));
     let upstream = Upstream::start(|_| reply("200 OK", &[], &"a".repeat(1 << 20))).await;
     let gateway = with(&upstream, "client: { body_timeout: 3s }").await;

@@ -123,7 +123,7 @@ fn asks() -> impl Strategy<Value = Vec<(bool, i64, Ask)>> {
 #[case::warm_up([4, 4, 4])]
 #[case::concurrency([5, 5, 5])]
 #[case::three_kinds([1, 2, 5])]
-fn a_batch_is_its_entries_in_order(#[case] kinds: [usize; 3]) {
+fn a_batch_equals_its_entries_one_by_one(#[case] kinds: [usize; 3]) {
     let servers = [Redis::that_is_heard(), Redis::that_is_heard()];
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     // The second server is sent the script.
@@ -231,7 +231,7 @@ impl Backend for Noted {
 /// Many callers at once, some of which leave: each got the reply that it would have got in some serial order.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_asked_together_is_answered_as_in_some_order(
+async fn concurrent_requests_get_the_replies_of_some_order(
     #[values(0, 1, 2, 3, 4, 5)] kind: usize,
 ) {
     let redis = Redis::that_is_heard();

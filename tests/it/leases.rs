@@ -49,7 +49,7 @@ async fn assert_passed(conn: &mut Conn) {
 // ------------------------------------------------------------------- requests that wait for a permit
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_is_lost_is_made_up_for() {
+async fn a_lost_notification_delays_no_waiter() {
     const COUNT: usize = 12;
     let (redis, (upstream, gate)) = (Redis::start(), gated().await);
     let gateways = two_gateways(&config(&redis, &upstream, ONE)).await;
@@ -83,10 +83,7 @@ async fn a_call_that_is_lost_is_made_up_for() {
 #[case::without_a_body("GET", "")]
 #[case::with_a_body("POST", "body")]
 #[tokio::test(flavor = "multi_thread")]
-async fn who_leaves_the_queue_leaves_its_turn_to_the_next(
-    #[case] method: &str,
-    #[case] body: &str,
-) {
+async fn a_cancelled_waiter_leaves_its_turn_to_the_next(#[case] method: &str, #[case] body: &str) {
     let (redis, (upstream, gate)) = (Redis::start(), gated().await);
     let [gateway, other] = two_gateways(&config(&redis, &upstream, ONE)).await;
     let mut holder = gateway.ask("/search", &[]).await;
@@ -118,7 +115,7 @@ async fn who_leaves_the_queue_leaves_its_turn_to_the_next(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_finds_no_permit_within_its_budget_is_refused_at_its_end() {
+async fn a_request_without_a_permit_is_refused_at_the_end_of_its_budget() {
     let (redis, (upstream, gate)) = (Redis::start(), gated().await);
     let [gateway, other] = two_gateways(&config(&redis, &upstream, ONE)).await;
     let mut holder = gateway.ask("/search", &[]).await;
@@ -137,7 +134,7 @@ async fn who_finds_no_permit_within_its_budget_is_refused_at_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_gets_the_permit_of_a_limiter_that_is_reset() {
+async fn a_waiting_request_gets_the_permit_of_a_reset_limiter() {
     let (redis, (upstream, gate)) = (Redis::start(), gated().await);
     let [gateway, other] = two_gateways(&config(&redis, &upstream, ONE)).await;
     let mut holder = gateway.ask("/search", &[]).await;
@@ -154,7 +151,7 @@ async fn who_waits_gets_the_permit_of_a_limiter_that_is_reset() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_permit_whose_answer_was_lost_is_given_back() {
+async fn a_permit_with_a_lost_answer_is_refunded() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let proxy = Chaos::before(&redis).await;
     let places = format!("{ONE}, on_failure: reject");
@@ -188,7 +185,7 @@ async fn unreachable(gateway: &Gateway) -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_leaves_behind_the_start_of_another_request_is_gone_all_the_same() {
+async fn a_client_that_leaves_after_pipelining_a_request_is_noticed() {
     let (redis, (upstream, gate)) = (Redis::start(), gated().await);
     let [gateway, other] = two_gateways(&config(&redis, &upstream, ONE)).await;
     let mut holder = gateway.ask("/search", &[]).await;
@@ -244,7 +241,7 @@ async fn a_gateway_that_is_stopped_gives_its_permits_and_its_turns_back() {
 #[case::killed("KILL")]
 #[case::asleep("STOP")]
 #[tokio::test(flavor = "multi_thread")]
-async fn turns_of_a_gateway_that_does_not_hear_go_to_the_next(#[case] signal: &str) {
+async fn turns_of_a_silent_gateway_go_to_the_next(#[case] signal: &str) {
     let (redis, (upstream, gate)) = (Redis::start(), gated().await);
     let [deaf, other] = two_gateways(&config(&redis, &upstream, ONE)).await;
     let mut holder = other.ask("/search", &[]).await;
@@ -262,7 +259,7 @@ async fn turns_of_a_gateway_that_does_not_hear_go_to_the_next(#[case] signal: &s
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_gateway_costs_its_turns_no_time() {
+async fn many_turns_of_a_dead_gateway_cost_no_time() {
     const DEAD: usize = 40;
     let (redis, (upstream, gate)) = (Redis::start(), gated().await);
     let [mut dead, other] = two_gateways(&config(&redis, &upstream, ONE)).await;

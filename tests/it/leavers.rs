@@ -69,7 +69,7 @@ async fn open(gateway: &Gateway, bytes: &str) -> Conn {
     "POST /held HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n1\r\ny\r\n"
 )]
 #[tokio::test(flavor = "multi_thread")]
-async fn while_it_is_held(#[case] sent: &str) {
+async fn a_client_that_leaves_while_held_is_noticed(#[case] sent: &str) {
     let upstream = Upstream::ok().await;
     let gateway = before(&upstream.url()).await;
     assert_eq!(gateway.get("/held").await.status, 200);
@@ -86,7 +86,7 @@ async fn while_it_is_held(#[case] sent: &str) {
 #[case::the_next_request(THE_NEXT_REQUEST)]
 #[case::a_body(A_BODY)]
 #[tokio::test(flavor = "multi_thread")]
-async fn while_the_upstream_is_connected_to(#[case] sent: &str) {
+async fn a_client_that_leaves_during_the_connect_is_noticed(#[case] sent: &str) {
     // It accepts a connection and never begins with TLS.
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let gateway = before(&format!("https://{}", silent.local_addr().expect("its address"))).await;
@@ -102,7 +102,7 @@ async fn while_the_upstream_is_connected_to(#[case] sent: &str) {
 #[case::a_body(A_BODY)]
 #[case::a_body_not_asked_for(A_BODY_NOT_ASKED_FOR)]
 #[tokio::test(flavor = "multi_thread")]
-async fn while_the_upstream_has_not_answered(#[case] sent: &str) {
+async fn a_client_that_leaves_before_the_answer_is_noticed(#[case] sent: &str) {
     let (upstream, asked, ended) = upstream("").await;
     let gateway = before(&upstream.url()).await;
     let conn = open(&gateway, sent).await;
@@ -117,7 +117,7 @@ async fn while_the_upstream_has_not_answered(#[case] sent: &str) {
 #[case::the_next_request(THE_NEXT_REQUEST)]
 #[case::a_body(A_BODY)]
 #[tokio::test(flavor = "multi_thread")]
-async fn while_the_response_comes(#[case] sent: &str) {
+async fn a_client_that_leaves_during_the_response_is_noticed(#[case] sent: &str) {
     let (upstream, asked, ended) =
         upstream("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n").await;
     let gateway = before(&upstream.url()).await;
@@ -130,7 +130,7 @@ async fn while_the_response_comes(#[case] sent: &str) {
 
 /// The upstream takes nothing of it, and neither does the gateway any more.
 #[tokio::test(flavor = "multi_thread")]
-async fn while_its_upload_is_stuck() {
+async fn a_client_that_leaves_during_a_stuck_upload_is_noticed() {
     let (asked, left, ended) = (closed(), closed(), closed());
     let (asks, leaves, ends) = (asked.clone(), left.clone(), ended.clone());
     let upstream = Upstream::raw(move |mut conn| {
@@ -164,7 +164,7 @@ async fn while_its_upload_is_stuck() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_pipelined_behind_a_slow_request_is_answered_if_its_client_stays() {
+async fn a_request_pipelined_after_a_slow_one_is_answered() {
     let gate = closed();
     let go_on = gate.clone();
     let upstream = Upstream::start(move |call| match call.target.as_str() {

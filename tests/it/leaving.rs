@@ -180,7 +180,7 @@ async fn whoever_leaves_leaves_nothing_behind(store: Arc<dyn StoreAdmin>, letter
 #[case::concurrency("C")]
 #[case::rate_and_concurrency("TC")]
 #[tokio::test(start_paused = true)]
-async fn memory(#[case] letters: &str) {
+async fn cancelled_calls_leave_the_memory_store_unchanged(#[case] letters: &str) {
     whoever_leaves_leaves_nothing_behind(Arc::new(MemoryStore::default()), letters).await;
 }
 
@@ -190,7 +190,7 @@ async fn memory(#[case] letters: &str) {
 #[case::concurrency("C")]
 #[case::rate_and_concurrency("TC")]
 #[tokio::test(start_paused = true)]
-async fn group_commit(#[case] letters: &str) {
+async fn cancelled_calls_leave_a_batched_store_unchanged(#[case] letters: &str) {
     let script = Arc::new(MemoryStore::default());
     let store = Batched::new(script, LIMIT, StoreMetrics::noop());
     whoever_leaves_leaves_nothing_behind(Arc::new(store), letters).await;
@@ -202,7 +202,7 @@ async fn group_commit(#[case] letters: &str) {
 #[case::concurrency("C")]
 #[case::rate_and_concurrency("TC")]
 #[tokio::test]
-async fn redis(#[case] letters: &str) {
+async fn cancelled_calls_leave_redis_unchanged(#[case] letters: &str) {
     let redis = Redis::that_is_heard();
     let url = RedisUrl::parse(&redis.url()).expect("a URL");
     let script =

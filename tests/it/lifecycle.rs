@@ -166,7 +166,7 @@ pub(crate) const OPTIONAL_METRICS: [&str; 9] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
+async fn the_metrics_match_the_documented_list_and_pass_promtool() {
     let (redis, upstream) = (Redis::start(), vendor().await);
     let gateway = after_traffic(&redis, &upstream).await;
     let page = gateway.page("/metrics").await;
@@ -399,7 +399,7 @@ async fn the_pages_show_health_and_state() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn looking_at_the_pages_changes_nothing() {
+async fn reading_the_pages_changes_nothing() {
     let (redis, upstream) = (Redis::start(), vendor().await);
     let gateway = after_traffic(&redis, &upstream).await;
     let key = "paceway:{day}:T:day";

@@ -35,7 +35,7 @@ async fn all(gateways: &[Gateway], count: usize) -> Vec<Answer> {
 }
 
 #[tokio::test]
-async fn eighty_through_four_permits_over_two_gateways() {
+async fn eighty_requests_share_four_permits_over_two_gateways() {
     const WORK: Duration = Duration::from_millis(100);
     let (redis, upstream) = (Redis::start(), Upstream::start(|_| Reply::ok().after(WORK)).await);
     let rest = "limiters: { four: { algorithm: concurrency, max: 4 } }\n\
@@ -54,7 +54,7 @@ async fn eighty_through_four_permits_over_two_gateways() {
 #[case::leaky_bucket("{ algorithm: leaky_bucket, rate: 10/s, margin: 30ms }", 10)]
 #[case::two_rates("{ algorithm: sliding_window, rate: [10/s, 25/min], margin: 200ms }", 10)]
 #[tokio::test]
-async fn an_upstream_never_sees_too_many(#[case] limiter: &str, #[case] count: usize) {
+async fn an_upstream_never_sees_too_many_calls(#[case] limiter: &str, #[case] count: usize) {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let rest = format!(
         "limiters: {{ search: {limiter} }}\n\
@@ -72,7 +72,7 @@ async fn an_upstream_never_sees_too_many(#[case] limiter: &str, #[case] count: u
 }
 
 #[tokio::test]
-async fn every_key_has_its_bucket_and_a_cost_that_cannot_be_paid_is_400() {
+async fn every_key_has_its_own_bucket_and_an_impossible_cost_is_400() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let rest = "limiters: { shop: { rate: 2/hour, key: \"{header.x-shop}\" } }\n\
                 routes: [{ suffix: /search, limiters: [{ limiter: shop, cost: \"{header.x-cost}\" }] }]\n";
@@ -144,7 +144,7 @@ async fn with_rights(redis: &Redis, upstream: &Upstream, rights: &str) -> Gatewa
 }
 
 #[tokio::test]
-async fn the_rights_that_the_docs_name_are_enough() {
+async fn the_documented_rights_are_enough() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let gateway = with_rights(&redis, &upstream, &rights().join(" ")).await;
     let answers = all(&[gateway], 30).await;

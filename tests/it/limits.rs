@@ -113,14 +113,14 @@ fn assert_refused(answer: &Answer) {
 #[case::memory(None)]
 #[case::redis(Some(Redis::start()))]
 #[tokio::test(flavor = "multi_thread")]
-async fn of_sixty_at_once_fifteen_pass_one_gateway(#[case] redis: Option<Redis>) {
+async fn fifteen_of_sixty_requests_pass_one_gateway(#[case] redis: Option<Redis>) {
     let upstream = Upstream::ok().await;
     let gateway = Gateway::start(&config(redis.as_ref(), &upstream, TWENTY)).await;
     sixty_at_once(&[gateway], &upstream).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_sixty_at_once_fifteen_pass_three_gateways() {
+async fn fifteen_of_sixty_requests_pass_three_gateways() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let config = config(Some(&redis), &upstream, TWENTY);
     let mut gateways = Vec::new();
@@ -131,7 +131,7 @@ async fn of_sixty_at_once_fifteen_pass_three_gateways() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_sixty_at_once_fifteen_pass_gateways_whose_clocks_differ_by_seconds() {
+async fn fifteen_of_sixty_requests_pass_gateways_with_different_clocks() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let config = config(Some(&redis), &upstream, TWENTY);
     let mut gateways = Vec::new();
@@ -152,7 +152,7 @@ async fn of_sixty_at_once_fifteen_pass_gateways_whose_clocks_differ_by_seconds()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_sixty_at_once_fifteen_pass_while_functions_are_flushed() {
+async fn fifteen_of_sixty_requests_pass_while_functions_are_flushed() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let config = config(Some(&redis), &upstream, TWENTY);
     let gateways = [Gateway::start(&config).await, Gateway::start(&config).await];
@@ -207,7 +207,7 @@ routes: [{ suffix: /search, limiters: [search], max_wait: 1s }]
 #[case::memory(None)]
 #[case::redis(Some(Redis::start()))]
 #[tokio::test(flavor = "multi_thread")]
-async fn retry_after_is_true(#[case] redis: Option<Redis>) {
+async fn a_retry_at_retry_after_passes(#[case] redis: Option<Redis>) {
     let upstream = Upstream::ok().await;
     let rest = "limiters: { search: { rate: 20/15s, burst: 1 } }
 routes:
@@ -231,7 +231,7 @@ routes:
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_does_not_wait_for_its_budget() {
+async fn a_refusal_comes_at_once() {
     let upstream = Upstream::ok().await;
     // The second slot is an hour away: a refusal that waits in vain would take 20 minutes.
     let rest = "limiters: { search: { rate: 1/hour } }
@@ -296,7 +296,7 @@ routes:
 const KEY: &str = "paceway:{mine}:T:mine";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_live_as_long_as_they_matter_and_carry_the_prefix() {
+async fn keys_expire_with_their_state_and_carry_the_prefix() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let gateway = Gateway::start(&format!(
         "store: {{ url: \"{}\", prefix: shop, timeout: 2s }}
@@ -320,7 +320,7 @@ routes: [{{ suffix: /a, limiters: [a] }}]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_that_waits_holds_up_what_need_not() {
+async fn waiting_requests_do_not_delay_other_requests() {
     let upstream = Upstream::ok().await;
     let rest = "workers: 1
 limiters: { slow: 1/hour, fast: 1000/s }

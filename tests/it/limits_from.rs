@@ -31,7 +31,7 @@ fn lines(gateway: &Gateway, part: &str) -> usize {
 #[case::postgres(ServerKind::Postgres)]
 #[case::mariadb(ServerKind::MariaDb)]
 #[tokio::test(flavor = "multi_thread")]
-async fn rows_are_limiters(#[case] kind: ServerKind) {
+async fn rows_become_limiters(#[case] kind: ServerKind) {
     let mut database = DatabaseServer::start(kind).await;
     database
         .execute(
@@ -85,7 +85,7 @@ async fn rows_are_limiters(#[case] kind: ServerKind) {
 
 /// A gateway that cannot reach the database at its start has the limiters of its file, and shows no password.
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_database_the_file_counts() {
+async fn without_the_database_the_limiters_of_the_file_count() {
     let upstream = Upstream::ok().await;
     let url = format!("postgres://paceway:hunter2@127.0.0.1:{}/limits", free_port());
     let gateway = Gateway::start(&yaml(&upstream, &url)).await;
@@ -152,7 +152,7 @@ async fn a_route_names_a_row() {
 
 /// Without the database a route whose limiter is a row is closed, and the others are served.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limiter_that_is_nowhere_closes_its_routes() {
+async fn an_undefined_limiter_closes_its_routes() {
     let mut database = DatabaseServer::start(ServerKind::Postgres).await;
     database.execute(TABLE).await;
     database.kill();

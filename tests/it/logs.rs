@@ -54,7 +54,7 @@ const LONG: &str = "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
                     xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_may_have_its_own_id() {
+async fn an_upstream_may_answer_with_its_own_request_id() {
     let upstream = Upstream::start(|_| reply("200 OK", &[("X-Request-Id", "theirs")], "")).await;
     let gateway = before(&upstream).await;
     let answer = gateway.ask("/x", &[("X-Request-Id", "ours")]).await.answer().await;
@@ -77,7 +77,7 @@ async fn a_trace_passes_unchanged_and_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_says_what_was_asked_of_whom() {
+async fn an_access_line_names_target_host_and_client() {
     let upstream = Upstream::ok().await;
     let gateway = before(&upstream).await;
     let mut conn = Conn::to(gateway.listen).await.expect("connect");
@@ -101,7 +101,7 @@ async fn a_line_says_what_was_asked_of_whom() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_of_a_refused_request_shows_no_host_that_is_none_and_no_end_of_a_long_path() {
+async fn an_access_line_of_a_refused_request_is_bounded() {
     let upstream = Upstream::ok().await;
     let gateway = before(&upstream).await;
     let long = format!("/{}", "é".repeat(2000));
@@ -117,7 +117,7 @@ async fn a_line_of_a_refused_request_shows_no_host_that_is_none_and_no_end_of_a_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_has_what_the_request_cost_and_what_was_sent() {
+async fn an_access_line_has_the_cost_and_the_sent_bytes() {
     let upstream = Upstream::start(|call| match call.target.as_str() {
         // A body whose length only its end says.
         "/streamed" => Reply::raw(
@@ -283,7 +283,7 @@ routes: [{{ suffix: /x, upstream: a, limiters: [one] }}, {{ suffix: /broken, ups
 
 /// A line of text has what an operator looks at first, and fits a terminal.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_of_text_is_short() {
+async fn an_access_line_of_text_is_short() {
     let upstream = Upstream::ok().await;
     let gateway = Gateway::start(&format!(
         "access_log: text\nupstream: {}\nlimiters: {{ shop: {{ rate: 1/day, key: '{{header.x-shop}}' }} }}\n\

@@ -150,7 +150,7 @@ proptest! {
     }
 
     #[test]
-    fn a_leaky_bucket_flows_on(
+    fn a_leaky_bucket_keeps_its_pace_after_a_loss(
         (count, period, margin) in (3..40i64, 1_000..3_000_000i64, 0..20_000i64),
         before in steps(), behind in steps(), gap in 1..2_000_000i64,
     ) {
@@ -162,7 +162,7 @@ proptest! {
     }
 
     #[test]
-    fn one_that_warms_up_is_never_faster_than_its_rate(
+    fn a_warm_up_is_never_faster_than_its_rate_after_a_loss(
         (count, period, warm_up) in (3..40i64, 1_000..3_000_000i64, 1_000..2_000_000i64),
         before in steps(), behind in steps(), gap in 1..2_000_000i64,
     ) {
@@ -178,7 +178,7 @@ proptest! {
 #[case::sliding_window(Algorithm::SlidingWindow(SlidingWindow::new(3, HOUR, 0).expect("a rule")))]
 #[case::fixed_window(Algorithm::FixedWindow(FixedWindow::new(3, HOUR).expect("a rule")))]
 #[case::warm_up(Algorithm::WarmUp(WarmUp::new(3, HOUR, 1_000, 3.0).expect("a rule")))]
-fn a_limiter_that_is_reset_behind_a_loss_is_open_at_once(#[case] algorithm: Algorithm) {
+fn a_limiter_reset_after_a_loss_is_open_at_once(#[case] algorithm: Algorithm) {
     let store = MemoryStore::default();
     let horizon = algorithm.horizon(WAIT, COST);
     let check = Check::new("{k}", algorithm).with_horizon(horizon);
@@ -212,7 +212,7 @@ fn take(store: &MemoryStore, now: i64, number: i64) -> Option<Grant> {
 }
 
 #[test]
-fn permits_go_to_nobody_new_until_every_lease_that_is_forgotten_has_ended() {
+fn permits_are_granted_again_after_all_forgotten_leases_end() {
     let store = MemoryStore::default();
     let held = take(&store, T0, 1).expect("a permit");
     take(&store, T0, 2).expect("a permit");

@@ -105,7 +105,7 @@ enum What {
 #[case::without_functions(What::ForgetsFunctions, 0.0)]
 #[case::reloaded_and_stuck(What::Reloads, 0.0)]
 #[tokio::test(flavor = "multi_thread")]
-async fn the_law_holds_across_what_a_server_does(#[case] what: What, #[case] lost: f64) {
+async fn the_law_holds_across_events_of_a_server(#[case] what: What, #[case] lost: f64) {
     let mut redis = match what {
         What::RestartsWithItsData => {
             Redis::with(&["--appendonly", "yes", "--appendfsync", "always"])
@@ -155,7 +155,7 @@ async fn the_law_holds_across_what_a_server_does(#[case] what: What, #[case] los
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_holds_a_permit_keeps_it_and_nobody_gets_another() {
+async fn a_loss_neither_revokes_nor_adds_permits() {
     let (redis, gate) = (Redis::start(), Arc::new(Semaphore::new(0)));
     let behind = gate.clone();
     let upstream = Upstream::start(move |_| Reply::ok().behind(&behind)).await;

@@ -178,7 +178,7 @@ fn raw(before: &str, bytes: &[u8], behind: &str) -> Vec<u8> {
     b"POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n".to_vec(), 400, "bad-request"
 )]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_sound_request_is_refused(
+async fn refuses_malformed_requests(
     #[case] bytes: Vec<u8>,
     #[case] status: u16,
     #[case] code: &str,
@@ -203,7 +203,7 @@ async fn what_is_no_sound_request_is_refused(
 #[case::another("fancy")]
 #[case::another_beside("100-continue, fancy")]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_expectation_that_nobody_knows_is_told_so(#[case] expected: &str) {
+async fn an_unknown_expectation_is_refused_with_417(#[case] expected: &str) {
     let upstream = Upstream::ok().await;
     let gateway = before(&upstream).await;
     let mut conn = Conn::to(gateway.listen).await.expect("connect");
@@ -217,7 +217,7 @@ async fn an_expectation_that_nobody_knows_is_told_so(#[case] expected: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_says_it_is_too_large_is_refused_before_anything_is_charged() {
+async fn a_body_with_a_too_large_length_is_refused_without_charge() {
     let upstream = Upstream::ok().await;
     let gateway = Gateway::start(&format!(
         "limits: {{ body: 4 }}\nupstream: {}\nlimiters: {{ one: 100/day }}

@@ -33,7 +33,7 @@ async fn send(program: &Router, request: Request<Body>) -> (StatusCode, String) 
 }
 
 #[tokio::test]
-async fn a_fallback_serves_what_the_program_does_not() {
+async fn a_fallback_proxy_serves_the_other_paths() {
     let upstream = Upstream::ok().await;
     let program =
         Router::new().route("/hello", get(async || "own")).fallback_service(proxy(&upstream).await);
@@ -46,7 +46,7 @@ async fn a_fallback_serves_what_the_program_does_not() {
 }
 
 #[tokio::test]
-async fn nested_it_sees_the_path_below_its_prefix() {
+async fn a_nested_proxy_sees_the_path_below_its_prefix() {
     let upstream = Upstream::ok().await;
     let program = Router::new().nest_service("/paced", proxy(&upstream).await);
     assert_eq!(get_from(&program, "/paced/once").await.0, StatusCode::OK);
@@ -66,7 +66,7 @@ async fn a_body_of_the_program_reaches_the_upstream_whole() {
 }
 
 #[tokio::test]
-async fn the_limit_of_open_files_is_the_programs_own() {
+async fn the_proxy_does_not_raise_the_limit_of_open_files() {
     let before = getrlimit(Resource::Nofile);
     let lower = before.maximum.map(|most| most - 1);
     setrlimit(Resource::Nofile, Rlimit { current: lower, ..before }).expect("a lower limit");

@@ -39,7 +39,7 @@ fn requests(gateway: &Arc<Gateway>, count: usize) -> Vec<JoinHandle<Instant>> {
 /// wait for the twelve seconds to pass.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn slots_of_requests_that_leave_are_used_by_other_gateways(
+async fn slots_of_cancelled_requests_are_used_by_other_gateways(
     #[values(false, true)] is_cluster: bool,
 ) {
     let (redis, cluster) = match is_cluster {
@@ -87,7 +87,7 @@ routes: [{{ name: x, suffix: /x, limiters: [vendor], max_wait: 60s }}]
 #[case::fixed_window('F', FixedWindow::new(1, SECOND).map(Algorithm::FixedWindow))]
 #[case::warm_up('W', WarmUp::new(1, SECOND, 1_000, 1.1).map(Algorithm::WarmUp))]
 #[tokio::test]
-async fn a_slot_that_becomes_free_before_others_is_published(
+async fn a_slot_freed_before_taken_ones_is_published(
     #[case] letter: char,
     #[case] algorithm: Option<Algorithm>,
 ) {

@@ -144,7 +144,7 @@ fn is_limited(answer: &Answer) -> bool {
 
 /// One permit an hour is taken by an honest call. A spelling that reaches the resource then is a way around the limiter.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_spelling_gets_past_the_limiter_of_a_real_origin() {
+async fn no_spelling_evades_the_limiter_of_a_real_origin() {
     let mut origins = Vec::new();
     for name in ORIGINS {
         origins.push(Origin::start(name).await);

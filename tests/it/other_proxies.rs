@@ -87,7 +87,7 @@ async fn twenty_requests_at_once_through_real_proxies() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn callers_of_real_proxies_that_leave_return_their_slots() {
+async fn cancelled_callers_of_real_proxies_return_their_slots() {
     for name in OTHER_PROXIES.into_iter().filter(|name| *name != "haproxy") {
         let app = Upstream::ok().await;
         let (gateway, address) = gateway_of(name, SLOW).await;

@@ -205,7 +205,7 @@ async fn a_removed_override_does_not_come_back_from_a_gateway_that_was_frozen() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_override_ends_by_itself_and_replaces_only_what_it_names() {
+async fn an_override_expires_and_replaces_only_the_named_keys() {
     let upstream = Upstream::ok().await;
     let gateway = Gateway::start(&config("memory", &upstream)).await;
     let started = Instant::now();
@@ -254,7 +254,7 @@ async fn an_override_ends_by_itself_and_replaces_only_what_it_names() {
 
 /// The upstream has refused nothing, and is not the place to look for the cause.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operators_pause_has_a_code_and_an_outcome_of_its_own() {
+async fn a_pause_by_an_operator_has_its_own_code_and_outcome() {
     let upstream = Upstream::ok().await;
     let gateway = Gateway::start(&config("memory", &upstream)).await;
     let pause = json!({ "pause": true, "for": "1h", "reason": "a try" });
@@ -338,7 +338,7 @@ async fn a_wrong_override_is_refused_with_the_words_of_check() {
 
 /// An override blocks no deployment: a new file takes effect, and what the override hides or cannot replace is said.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_file_takes_effect_beside_overrides() {
+async fn a_new_file_takes_effect_while_overrides_hold() {
     let upstream = Upstream::ok().await;
     let file = |rate: &str, cost: u32| {
         format!(

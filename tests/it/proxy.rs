@@ -34,7 +34,7 @@ fn closed() -> Arc<Semaphore> {
 #[case::host("GET / HTTP/1.1\r\nHost: api.internal:8080\r\n", "api.internal:8080")]
 #[case::absolute_target("GET http://a.example/ HTTP/1.1\r\nHost: b.example\r\n", "a.example")]
 #[tokio::test(flavor = "multi_thread")]
-async fn the_upstream_has_its_own_host_and_is_told_who_asked_for_what(
+async fn the_upstream_gets_its_own_host_and_forwarding_headers(
     #[case] start: &str,
     #[case] asked: &str,
 ) {
@@ -59,7 +59,7 @@ async fn the_upstream_has_its_own_host_and_is_told_who_asked_for_what(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_meant_for_one_hop_stays_there_and_the_rest_passes() {
+async fn hop_by_hop_headers_are_removed_and_others_pass() {
     let upstream = Upstream::start(|_| {
         let fields = [
             ("Connection", "X-Internal, keep-alive"),
@@ -129,7 +129,7 @@ async fn what_was_meant_for_one_hop_stays_there_and_the_rest_passes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_followed_or_unpacked() {
+async fn redirects_are_not_followed_and_bodies_not_decoded() {
     // Not valid gzip: a gateway that unpacked it would fail.
     let packed = b"\x1f\x8b\x08\x00garbage\xff\x00";
     let upstream = Upstream::start(|call| match call.target.as_str() {
@@ -193,7 +193,7 @@ async fn a_connection_that_the_upstream_closed_is_not_used_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_upstreams_own_429_passes_and_says_whose_it_is() {
+async fn a_429_of_the_upstream_passes_and_names_its_origin() {
     let upstream = Upstream::start(|_| {
         reply("429 Too Many Requests", &[("Retry-After", "7"), ("X-Own", "1")], "slow down")
     })
@@ -261,7 +261,7 @@ async fn an_https_upstream_is_checked_with_the_systems_authorities() {
 #[case::before_the_response("")]
 #[case::in_the_middle_of_it("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nfirst")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_takes_its_upstream_call_along(#[case] sent: &'static str) {
+async fn a_client_that_leaves_ends_its_upstream_call(#[case] sent: &'static str) {
     let (asked, ended) = (closed(), closed());
     let (has_asked, has_ended) = (asked.clone(), ended.clone());
     let upstream = Upstream::raw(move |mut conn| {
@@ -289,7 +289,7 @@ async fn a_client_that_leaves_takes_its_upstream_call_along(#[case] sent: &'stat
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_old_client_is_served_and_its_connection_closed() {
+async fn an_http_1_0_client_is_served_and_its_connection_closed() {
     let upstream = Upstream::start(|_| Reply {
         bytes: b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nall\r\n0\r\n\r\n"
             .to_vec(),
@@ -306,7 +306,7 @@ async fn an_old_client_is_served_and_its_connection_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_waits_for_a_go_ahead_gets_it() {
+async fn a_client_that_expects_100_continue_gets_it() {
     let upstream =
         Upstream::start(|call| reply("200 OK", &[], &String::from_utf8_lossy(&call.body))).await;
     let gateway = before(&upstream).await;

@@ -56,7 +56,7 @@ async fn a_new_file_takes_effect_and_levels_counters_and_connections_stay() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_waits_ends_as_it_began() {
+async fn a_waiting_request_keeps_its_configuration() {
     let upstream = Upstream::ok().await;
     let slow = "limiters: { one: 1/s }\nroutes:\n\
                 - { name: all, suffix: \"*\", limiters: [one], max_wait: 20s, max_waiting: 2 }\n";
@@ -165,7 +165,7 @@ async fn a_hangup_reads_secrets_again_and_names_what_needs_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_without_a_file_says_so() {
+async fn a_gateway_without_a_file_refuses_to_reload() {
     let gateway = Gateway::demo(&["--port", "0", "--admin-port", "0", "--vendor-port", "0"]).await;
     assert_eq!(gateway.reload().await.status, 409);
     gateway.signal("HUP");
@@ -345,7 +345,7 @@ async fn a_fleet_with_two_files_shares_its_levels_and_shows_the_difference() {
 
 /// A permit that becomes free wakes a request of another gateway, although the limiter came with a reload.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limiter_of_calls_at_a_time_can_come_later() {
+async fn a_reload_can_add_a_concurrency_limiter() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let file = |limiter: &str| {
         format!(

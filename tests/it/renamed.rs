@@ -128,7 +128,7 @@ async fn gateways_with_files_that_differ_count_together(#[case] other: &str) {
 
 /// The store does not say what each bucket of the other key has used.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_that_forgets_what_was_used_is_in_the_log() {
+async fn a_change_that_forgets_used_permits_is_logged() {
     let upstream = Upstream::ok().await;
     let keyed = "{ algorithm: sliding_window, rate: 5/min, key: '{header.x-shop}' }";
     let gateway = Gateway::start(&yaml("memory", &upstream, keyed, "a")).await;

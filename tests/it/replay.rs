@@ -76,7 +76,7 @@ fn a_replay_decides_by_the_rules_of_the_gateway() {
 }
 
 #[test]
-fn a_replay_names_bad_lines_and_what_the_log_lacks() {
+fn a_replay_names_bad_lines_and_missing_fields() {
     let good = line(0, "/search", "10.0.0.1");
     let combined = "10.0.0.1 - - [23/Nov/2026:11:00:02 +0100] \"GET /search HTTP/1.1\" 429 1 \"-\" \"curl/8\"\n";
     let log = format!("{good}oops\n\n{}\n{combined}{combined}", &good[..40]);

@@ -16,7 +16,7 @@ use std::{
 const REST: &str = "routes: [{ name: all, suffix: \"*\" }]\n";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_are_accepted_during_the_delay_and_probes_learn_of_it() {
+async fn clients_are_accepted_and_probes_fail_during_the_shutdown_delay() {
     let upstream = Upstream::ok().await;
     let yaml =
         format!("upstream: {}\nshutdown_delay: 3s\ndrain_timeout: 10s\n{REST}", upstream.url());
@@ -43,7 +43,7 @@ async fn clients_are_accepted_during_the_delay_and_probes_learn_of_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_signal_during_the_delay_ends_it_at_once() {
+async fn a_second_signal_ends_the_shutdown_delay() {
     let upstream = Upstream::ok().await;
     let yaml = format!("upstream: {}\nshutdown_delay: 1h\n{REST}", upstream.url());
     let mut gateway = Gateway::start(&yaml).await;
@@ -79,7 +79,7 @@ async fn knocks(
 
 /// The old process drains while the new one starts, five times, under load on new connections.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_on_the_sockets_of_a_supervisor_refuses_nobody() {
+async fn a_restart_on_sockets_of_a_supervisor_refuses_no_client() {
     let upstream = Upstream::start(|_| Reply::ok().after(Duration::from_millis(3))).await;
     let yaml = format!("upstream: {}\nworkers: 2\n{REST}", upstream.url());
     let socket = TcpListener::bind("127.0.0.1:0").expect("a socket");

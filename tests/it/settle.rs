@@ -226,7 +226,7 @@ async fn a_stream_is_settled_by_its_last_event_and_not_delayed(
 )]
 #[case::no_answer("", "")]
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_value_the_reserve_is_the_cost(#[case] head: &str, #[case] body: &str) {
+async fn a_missing_value_makes_the_reserve_the_cost(#[case] head: &str, #[case] body: &str) {
     let bytes = match head {
         "" => String::new(),
         head => format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}"),
@@ -343,7 +343,7 @@ async fn a_body_that_is_read_is_forwarded_byte_for_byte(#[case] rest: &str) {
 
 /// The client waits for `100 Continue` before it sends the body that the cost is in.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_expects_to_be_asked_is_asked() {
+async fn a_client_with_a_cost_in_its_body_gets_100_continue() {
     let upstream = model().await;
     let gateway = gateway(&upstream, "", BODY_COST).await;
     let mut conn = Conn::to(gateway.listen).await.expect("connect");

@@ -12,7 +12,7 @@ use tokio::{
 /// twenty into the quota: what the first six do not use lets others follow at once, whichever gateway they wait in.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_wait_for_tokens_that_are_used_and_not_for_those_that_were_reserved(
+async fn requests_wait_for_used_tokens_and_not_for_reserved_ones(
     #[values("sliding_window", "fixed_window", "token_bucket", "leaky_bucket")] algorithm: &str,
     #[values("", ", fair: { by: '{query.team}' }")] fair: &str,
 ) {

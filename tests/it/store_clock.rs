@@ -29,9 +29,7 @@ async fn granted(gateway: &Gateway) -> [usize; 6] {
 /// Every limiter refused for an hour, without a line.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn limiters_go_on_when_the_clock_of_the_store_is_set_back(
-    #[values("-60", "-3600")] shift: &str,
-) {
+async fn limiters_continue_when_the_store_clock_is_set_back(#[values("-60", "-3600")] shift: &str) {
     let redis = Redis::with_a_clock();
     let upstream = Upstream::start(|call| match call.target.as_str() {
         "/paused" => reply("429 Too Many Requests", &[("Retry-After", "10")], ""),

@@ -203,7 +203,7 @@ async fn assert_recovers(store: &RedisStore) {
 #[case::rights("-NOPERM this user has no permissions\r\n")]
 #[case::empty("-\r\n")]
 #[tokio::test]
-async fn an_error_is_told_in_the_servers_words(#[case] words: &'static str) {
+async fn an_error_has_the_text_of_the_server(#[case] words: &'static str) {
     let server = Server::start(Manner::Says(words)).await;
     let store = server.store().await;
     let error = decide(&store).await;
@@ -218,7 +218,7 @@ async fn an_error_is_told_in_the_servers_words(#[case] words: &'static str) {
 #[case::replica("-READONLY You can't write against a read only replica.\r\n")]
 #[case::cut_off("-MASTERDOWN Link with MASTER is down\r\n")]
 #[tokio::test]
-async fn a_server_that_is_the_wrong_one_is_left(#[case] words: &'static str) {
+async fn a_wrong_server_is_disconnected(#[case] words: &'static str) {
     let server = Server::start(Manner::Says(words)).await;
     let store = server.store().await;
     let error = decide(&store).await;
@@ -280,7 +280,7 @@ async fn cluster(says: &'static str) -> (RedisStore, Arc<AtomicUsize>, JoinHandl
 #[case::halfway("-TRYAGAIN Multiple keys request during rehashing of slot\r\n", "TRYAGAIN", 2)]
 #[case::down("-CLUSTERDOWN Hash slot not served\r\n", "CLUSTERDOWN", 1)]
 #[tokio::test]
-async fn a_command_is_sent_on_a_few_times_at_most(
+async fn a_command_follows_few_redirects(
     #[case] says: &'static str,
     #[case] start: &str,
     #[case] times: usize,
@@ -295,7 +295,7 @@ async fn a_command_is_sent_on_a_few_times_at_most(
 }
 
 #[tokio::test]
-async fn a_server_that_never_knows_the_script_is_told_it_once_a_call() {
+async fn a_server_that_forgets_the_script_gets_it_once_a_call() {
     let server = Server::start(Manner::Says("-NOSCRIPT No matching script.\r\n")).await;
     let store = server.store().await;
     let error = decide(&store).await.expect_err("no answer");
@@ -310,7 +310,7 @@ async fn a_server_that_never_knows_the_script_is_told_it_once_a_call() {
 #[case::is_full("-OOM command not allowed when used memory > 'maxmemory'.\r\n", 4)]
 #[case::forbids_it("-NOPERM this user has no permissions\r\n", 4)]
 #[tokio::test]
-async fn a_server_that_never_keeps_the_function_is_sent_it_a_few_times_in_a_call(
+async fn a_server_that_forgets_the_function_gets_it_a_few_times_a_call(
     #[case] says: &'static str,
     #[case] commands: usize,
 ) {
@@ -322,7 +322,7 @@ async fn a_server_that_never_keeps_the_function_is_sent_it_a_few_times_in_a_call
 }
 
 #[tokio::test]
-async fn a_server_that_says_nothing_is_given_up() {
+async fn a_silent_server_is_given_up() {
     let server = Server::start(Manner::IsSilent).await;
     let store = server.store().await;
     let calls = [(); 3].map(|()| {
@@ -338,7 +338,7 @@ async fn a_server_that_says_nothing_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_connection_that_ends_unused_is_made_again_before_it_is_needed() {
+async fn an_unused_connection_that_ends_is_replaced_in_advance() {
     let server = Server::start(Manner::Closes).await;
     let store = server.store().await;
     let started = Instant::now();
@@ -350,7 +350,7 @@ async fn a_connection_that_ends_unused_is_made_again_before_it_is_needed() {
 }
 
 #[tokio::test]
-async fn without_a_server_nothing_is_asked_and_nobody_waits() {
+async fn without_a_server_decisions_fail_at_once() {
     let port = crate::support::free_port();
     let url = RedisUrl::parse(&format!("redis://127.0.0.1:{port}")).expect("a URL");
     let store =
@@ -365,7 +365,7 @@ async fn without_a_server_nothing_is_asked_and_nobody_waits() {
 #[case::wrong_password("-WRONGPASS invalid username-password pair\r\n")]
 #[case::no_redis("SSH-2.0-OpenSSH_9.2\r\n")]
 #[tokio::test]
-async fn a_server_that_refuses_the_login_is_told_of(#[case] words: &'static str) {
+async fn a_refused_login_is_reported(#[case] words: &'static str) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("its address").port();
     let task = tokio::spawn(async move {

@@ -100,7 +100,7 @@ fn bucket(key: &str, count: i64, period: i64, burst: i64) -> Check {
 /// the end. A reset ends the pause.
 #[rstest]
 #[tokio::test]
-async fn nothing_is_granted_before_the_end(
+async fn no_permit_is_granted_before_the_end_of_a_pause(
     #[values(Kind::Memory, Kind::Redis, Kind::Cluster)] kind: Kind,
 ) {
     let stage = Stage::new(kind).await;
@@ -128,7 +128,7 @@ async fn nothing_is_granted_before_the_end(
 /// Thirty requests that come within a pause get slots from its end on, a tenth of a second apart: neither a burst nor a gap.
 #[rstest]
 #[tokio::test]
-async fn waiters_move_behind_the_pause_and_are_no_herd(
+async fn waiters_move_after_the_pause_at_an_even_pace(
     #[values(Kind::Memory, Kind::Redis, Kind::Cluster)] kind: Kind,
 ) {
     let stage = Stage::new(kind).await;

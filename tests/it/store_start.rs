@@ -45,20 +45,20 @@ fn assert_refused(store: &str, says: &[&str]) {
 #[case::wrong_user("redis://ali:open-sesame@HOST", &["WRONGPASS", "are wrong"])]
 #[case::no_password("redis://HOST", &["NOAUTH", "write it into the URL"])]
 #[case::no_such_database("redis://:right@HOST/99", &["DB index", "no such database"])]
-fn wrong_credentials(#[case] url: &str, #[case] says: &[&str]) {
+fn reports_wrong_credentials(#[case] url: &str, #[case] says: &[&str]) {
     let redis = Redis::with(&["--requirepass", "right"]);
     assert_refused(&url.replace("HOST", &format!("127.0.0.1:{}", redis.port())), says);
 }
 
 #[test]
-fn a_password_where_none_is_asked_for() {
+fn reports_a_superfluous_password() {
     let redis = Redis::start();
     let url = format!("redis://:open-sesame@127.0.0.1:{}", redis.port());
     assert_refused(&url, &["take that out of the URL"]);
 }
 
 #[test]
-fn clear_text_where_tls_is_spoken_and_the_other_way_round() {
+fn reports_a_mismatch_of_tls_and_clear_text() {
     let (redis, port) = Authority::new().redis("no");
     assert_refused(
         &format!("redis://localhost:{port}"),
@@ -71,7 +71,7 @@ fn clear_text_where_tls_is_spoken_and_the_other_way_round() {
 }
 
 #[test]
-fn certificates_that_are_not_believed() {
+fn reports_untrusted_certificates() {
     let (authority, other) = (Authority::new(), Authority::new());
     let (_redis, port) = authority.redis("yes");
     let (ca, wrong) = (authority.file(), other.file());
@@ -119,7 +119,7 @@ fn bytes(text: &str) -> String {
 }
 
 #[test]
-fn a_server_that_is_too_old() {
+fn reports_a_server_that_is_too_old() {
     let info = bytes("# Server\r\nredis_version:4.0.14\r\nredis_mode:standalone\r\n");
     let url = format!("redis://127.0.0.1:{}", actor(vec![info]));
     assert_refused(&url, &["is Redis 4.0.14", "Redis 5 or later"]);
@@ -132,7 +132,7 @@ fn a_server_that_is_too_old() {
 
 /// Valkey 8.1 calls the mode `server_mode`, where Redis says `redis_mode`.
 #[test]
-fn a_sentinel_that_calls_its_mode_by_another_name() {
+fn accepts_a_sentinel_with_another_name_of_its_mode() {
     let info = bytes("redis_version:7.2.4\r\nserver_name:valkey\r\nserver_mode:sentinel\r\n");
     let url = format!("redis://127.0.0.1:{}", actor(vec![info]));
     assert_refused(&url, &["is a Sentinel: write redis-sentinel://"]);
@@ -146,13 +146,13 @@ fn a_sentinel_that_calls_its_mode_by_another_name() {
 #[case("ERROR\r\nERROR\r\n", "a memcached server")]
 #[case("J\0\0\0\n8.0.36\0", "does not speak as a Redis server does")]
 #[case("500 unknown command: AUTH open-sesame\r\n", "does not speak as a Redis server does")]
-fn a_server_that_is_no_redis(#[case] words: &str, #[case] says: &str) {
+fn reports_a_server_that_is_no_redis(#[case] words: &str, #[case] says: &str) {
     let url = format!("redis://:open-sesame@127.0.0.1:{}", actor(vec![words.to_owned()]));
     assert_refused(&url, &[says, "correct the host or the port in the URL"]);
 }
 
 #[test]
-fn a_server_without_scripting() {
+fn reports_a_server_without_scripting() {
     let redis = Redis::with(&["--rename-command", "EVAL", ""]);
     assert_refused(&redis.url(), &["unknown command 'EVAL'", "do not rename it"]);
     let redis = Redis::with(&["--rename-command", "EVALSHA", "HIDDEN"]);
@@ -165,7 +165,7 @@ fn a_server_without_scripting() {
 #[case("~* &* +@all -setrange", "SETRANGE")]
 #[case("~* &* +@all -zadd", "ZADD")]
 #[case("~other:* &* +@all", "key")]
-fn a_user_without_the_rights(#[case] rights: &str, #[case] says: &str) {
+fn reports_a_user_without_the_rights(#[case] rights: &str, #[case] says: &str) {
     let redis = Redis::start();
     let words = ["ACL", "SETUSER", "ann", "on", ">open-sesame"];
     let words: Vec<_> = words.into_iter().chain(rights.split_whitespace()).collect();
@@ -175,7 +175,7 @@ fn a_user_without_the_rights(#[case] rights: &str, #[case] says: &str) {
 }
 
 #[tokio::test]
-async fn a_replica_in_place_of_its_master() {
+async fn reports_a_replica_in_place_of_its_master() {
     let master = Redis::start();
     let replica = Redis::with(&["--replicaof", &format!("127.0.0.1 {}", master.port())]);
     eventually("the replica follows", async || {
@@ -189,7 +189,7 @@ async fn a_replica_in_place_of_its_master() {
 }
 
 #[tokio::test]
-async fn servers_of_another_kind() {
+async fn reports_servers_of_another_kind() {
     let redis = Redis::start();
     let at = |scheme: &str, port: u16, rest: &str| format!("{scheme}://127.0.0.1:{port}{rest}");
     assert_refused(
@@ -221,7 +221,7 @@ async fn servers_of_another_kind() {
 }
 
 #[test]
-fn a_socket_that_is_no_servers() {
+fn reports_a_socket_without_a_server() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("file");
     fs::write(&file, "").expect("a file");
@@ -234,7 +234,7 @@ fn a_socket_that_is_no_servers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_busy_for_a_while_is_waited_for() {
+async fn waits_for_a_busy_server() {
     let (redis, upstream) = (Redis::with(&["--maxmemory", "1"]), Upstream::ok().await);
     let gateway = Gateway::start(&config(&redis.url(), &upstream.url())).await;
     let warnings = gateway.events().into_iter().filter(|event| event["level"] == "WARN");
@@ -245,7 +245,7 @@ async fn a_server_that_is_busy_for_a_while_is_waited_for() {
 
 /// A URL that leads nowhere is said again and again, because the gateway serves requests meanwhile.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_was_never_reached_is_said_again() {
+async fn a_store_that_was_never_reached_is_logged_again() {
     let upstream = Upstream::ok().await;
     let gateway = Gateway::start(&config("redis://127.0.0.1:1", &upstream.url())).await;
     assert_eq!(gateway.get("/").await.status, 200);
@@ -266,7 +266,7 @@ async fn a_store_that_was_never_reached_is_said_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_was_reached_once_is_only_away() {
+async fn a_store_that_was_reached_once_counts_as_away() {
     let (upstream, redis) = (Upstream::ok().await, Redis::start());
     let gateway = Gateway::start(&config(&redis.url(), &upstream.url())).await;
     assert_eq!(gateway.get("/").await.status, 200);

@@ -149,7 +149,7 @@ async fn the_body_is_the_same_in_every_attempt(#[case] is_chunked: bool) {
 #[case::post_of_503_with_a_key("POST", "503 Service Unavailable", &[("Idempotency-Key", "k1")], 2)]
 #[case::put_of_503("PUT", "503 Service Unavailable", &[], 2)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_method_that_may_not_be_repeated_is_not(
+async fn a_method_that_may_not_be_repeated_is_sent_once(
     #[case] method: &str,
     #[case] status: &str,
     #[case] fields: &[(&str, &str)],
@@ -212,7 +212,7 @@ async fn bodies_that_fill_the_bound_leave_no_room_for_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_expects_to_be_asked_for_its_body_is_sent_once() {
+async fn a_request_with_100_continue_is_sent_once() {
     let upstream = scripted([too_many("0.2")]).await;
     let gateway = waiting(&upstream).await;
     let answer = post(&gateway, &[("Expect", "100-continue")], b"body").await;
@@ -264,7 +264,7 @@ async fn an_attempt_that_finds_no_permit_gives_the_upstreams_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_limiter_nothing_is_paused_and_nothing_is_sent_again() {
+async fn without_a_limiter_a_refusal_causes_no_pause_and_no_retry() {
     let upstream = scripted([too_many("1")]).await;
     let gateway = gateway_on(None, &upstream, ("", WIDE, ", max_wait: 20s")).await;
     assert_eq!(gateway.get("/a").await.status, 429);
@@ -273,7 +273,7 @@ async fn without_a_limiter_nothing_is_paused_and_nothing_is_sent_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn switched_off_refusals_are_counted_and_passed_on() {
+async fn with_throttle_off_refusals_are_counted_and_passed_on() {
     let upstream = scripted([too_many("600")]).await;
     let gateway = gateway_on(None, &upstream, (", throttle: off", WIDE, WAITS)).await;
     let answer = gateway.get("/a").await;

@@ -275,7 +275,7 @@ fn said(gateway: &Gateway, message: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_leaves_while_it_waits_is_noticed_over_tls() {
+async fn a_client_that_leaves_while_waiting_is_noticed_over_tls() {
     let (upstream, directory) = (Upstream::ok().await, tempfile::tempdir().expect("a directory"));
     let authority = Authority::new();
     authority.write(directory.path(), "a.example");
@@ -302,7 +302,7 @@ async fn who_leaves_while_it_waits_is_noticed_over_tls() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn above_max_connections_tls_is_closed() {
+async fn tls_connections_above_max_connections_are_closed() {
     let (upstream, directory) = (Upstream::ok().await, tempfile::tempdir().expect("a directory"));
     let authority = Authority::new();
     authority.write(directory.path(), "a.example");
@@ -338,7 +338,7 @@ async fn a_proxy_header_comes_before_tls() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn over_tls_who_takes_nothing_is_left() {
+async fn a_client_that_reads_no_response_over_tls_is_disconnected() {
     let upstream = Upstream::raw(|mut conn| async move {
         let Ok(Some(_)) = conn.head().await else { return };
         let head = "HTTP/1.1 200 OK\r\nContent-Length: 10000000000\r\n\r\n";
@@ -358,7 +358,7 @@ async fn over_tls_who_takes_nothing_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_usable_files_it_does_not_start() {
+async fn without_usable_files_the_gateway_does_not_start() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("paceway.yaml");
     fs::write(directory.path().join("bad.pem"), "nothing").expect("write");

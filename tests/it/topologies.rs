@@ -116,7 +116,7 @@ async fn until_steady(gateway: &Gateway, path: &str) {
 #[case::tls_1_3("no", "TLSv1.3")]
 #[case::tls_1_2_with_certificates_of_ours("yes", "TLSv1.2")]
 #[tokio::test(flavor = "multi_thread")]
-async fn over_tls(#[case] who: &str, #[case] version: &str) {
+async fn a_store_works_over_tls(#[case] who: &str, #[case] version: &str) {
     let authority = Authority::new();
     let (words, port) = authority.arguments("redis.internal", who);
     let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -154,7 +154,7 @@ async fn a_store_with_a_certificate_that_is_its_own_authority_is_used_over_tls()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn through_a_socket() {
+async fn a_store_works_through_a_unix_socket() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("redis.sock");
     let path = path.to_str().expect("a readable path");
@@ -169,7 +169,7 @@ fn set_user(redis: &Redis, rights: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_the_rights_that_the_docs_name() {
+async fn a_store_works_with_the_documented_rights() {
     let redis = Redis::start();
     set_user(&redis, &rights());
     redis.command(&["CONFIG", "SET", "requirepass", "another"]);
@@ -180,7 +180,7 @@ async fn with_the_rights_that_the_docs_name() {
 // -------------------------------------------------------------------------------------------- Sentinels
 
 #[tokio::test(flavor = "multi_thread")]
-async fn behind_sentinels() {
+async fn a_store_works_with_sentinels() {
     let mut sentinels = Sentinels::start().await;
     for server in &sentinels.servers {
         set_user(server, &[&rights()[..], &["+role"]].concat());
@@ -195,7 +195,7 @@ async fn behind_sentinels() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_that_becomes_a_replica_under_us() {
+async fn a_demoted_master_is_replaced_by_the_new_one() {
     let sentinels = Sentinels::start().await;
     let (upstream, _gate) = upstream().await;
     let gateways = two(&format!("{}, timeout: 200ms", sentinels.url()), &upstream).await;
@@ -214,7 +214,7 @@ async fn a_master_that_becomes_a_replica_under_us() {
 
 /// It lives and answers, as on the wrong side of a split network; what the Sentinels say counts.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_that_is_none_for_the_sentinels() {
+async fn a_master_unknown_to_the_sentinels_is_disconnected() {
     let sentinels = Sentinels::start().await;
     let (upstream, _gate) = upstream().await;
     let gateways = two(&format!("{}, timeout: 2s", sentinels.url()), &upstream).await;

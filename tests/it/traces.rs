@@ -234,7 +234,7 @@ async fn a_request_is_a_span_with_its_steps(#[case] is_http: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_decides_whether_its_trace_goes_on() {
+async fn a_caller_decides_whether_its_trace_continues() {
     let upstream = Upstream::ok().await;
     let port = free_port();
     let collector = GrpcCollector::at(port).await;

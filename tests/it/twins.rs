@@ -91,16 +91,13 @@ fn any_rule() -> BoxedStrategy<Rule> {
 #[case::fixed_window(fixed_window(), 60)]
 #[case::concurrency(concurrency(), 60)]
 #[case::all_together(any_rule(), 60)]
-fn memory_and_redis_say_the_same_step_by_step(
-    #[case] rule: BoxedStrategy<Rule>,
-    #[case] steps: usize,
-) {
+fn memory_and_redis_agree_step_by_step(#[case] rule: BoxedStrategy<Rule>, #[case] steps: usize) {
     say_the_same(rule, steps);
 }
 
 /// A reset after a loss is not forgotten when a grant of before the loss is refunded to it.
 #[tokio::test]
-async fn what_was_reset_behind_a_loss_stays_so_when_an_older_grant_is_given_back() {
+async fn a_refund_does_not_undo_a_reset_after_a_loss() {
     let redis = Redis::start();
     let rule = |count, period| Rule::from(TokenBucket::new(count, period, 3).expect("a rule"));
     // 50 µs and 374 µs a permit.
@@ -384,7 +381,7 @@ fn single(key: &str, rule: TokenBucket) -> Checks {
 }
 
 #[tokio::test]
-async fn a_refused_call_leaves_the_key_byte_for_byte_and_its_ttl_alone() {
+async fn a_refused_call_changes_neither_value_nor_ttl() {
     let redis = Redis::that_is_heard();
     let store = connect(&redis).await;
     let checks = single("{k}", TokenBucket::new(1, 3_600_000_000, 1).expect("a rule"));
@@ -401,7 +398,7 @@ async fn a_refused_call_leaves_the_key_byte_for_byte_and_its_ttl_alone() {
 }
 
 #[tokio::test]
-async fn every_key_lives_until_its_state_equals_an_absent_one() {
+async fn every_key_expires_when_its_state_equals_an_absent_one() {
     let redis = Redis::that_is_heard();
     let store = connect(&redis).await;
     for (i, (count, period, burst)) in

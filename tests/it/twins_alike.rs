@@ -106,7 +106,7 @@ fn wide_bucket() -> impl Strategy<Value = Rule> {
 #[case::token_bucket(prop_oneof![token_bucket(), wide_bucket()].boxed(), 20)]
 #[case::sliding_window(sliding_window(), 60)]
 #[case::both(prop_oneof![token_bucket(), sliding_window()].boxed(), 20)]
-fn requests_of_one_entry_are_decided_as_one_by_one(
+fn requests_of_one_entry_are_decided_as_single_requests(
     #[case] rule: BoxedStrategy<Rule>,
     #[case] most: usize,
     #[values(true, false)] is_simple: bool,
@@ -273,7 +273,7 @@ async fn a_foreign_value_is_an_error_of_its_group_only(#[case] keys: &[&str]) {
 
 /// More keys than a call of a gateway has, some of them twice.
 #[tokio::test]
-async fn any_number_of_keys_goes_into_one_call() {
+async fn one_call_takes_any_number_of_keys() {
     let redis = Redis::that_is_heard();
     let store = connect(&redis).await;
     let mut entries: Vec<_> = (0..1200).map(|i| ask(&bucket(&format!("{{k}}:{i}"), 2))).collect();
@@ -301,7 +301,7 @@ async fn any_number_of_keys_goes_into_one_call() {
 
 /// Limiters share calls, and still what is refused to one of them is not refused to the others.
 #[tokio::test]
-async fn a_limiter_that_is_refused_takes_no_other_with_it_for_long() {
+async fn a_refused_limiter_does_not_block_other_limiters_for_long() {
     let redis = Redis::that_is_heard();
     redis.command(&["ACL", "SETUSER", "default", "-zadd"]);
     let script = Arc::new(connect(&redis).await);

@@ -445,7 +445,7 @@ async fn compare(
 }
 
 #[test]
-fn memory_and_redis_share_slots_the_same_step_by_step() {
+fn memory_and_redis_share_slots_alike_step_by_step() {
     let redis = Redis::start();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let case = AtomicU64::new(0);

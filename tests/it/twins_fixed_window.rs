@@ -86,7 +86,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 #[test]
-fn memory_and_redis_say_the_same_step_by_step() {
+fn memory_and_redis_agree_step_by_step() {
     let redis = Redis::start();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let store = runtime.block_on(connect(&redis));
@@ -183,7 +183,7 @@ fn single(key: &str, algorithm: Rule, cost: i64) -> Check {
 
 /// Longer than any state of the random steps: runs up to their bound and above it, then other periods.
 #[tokio::test]
-async fn they_also_agree_on_a_state_at_its_bound() {
+async fn memory_and_redis_agree_on_a_state_at_its_bound() {
     let redis = Redis::start();
     let (store, memory) = (connect(&redis).await, MemoryStore::default());
     let (slow, fast) = ("{bound}:slow", "{bound}:fast");
@@ -214,7 +214,7 @@ async fn they_also_agree_on_a_state_at_its_bound() {
 
 /// A queue of more windows than are converted one by one.
 #[tokio::test]
-async fn they_also_agree_on_a_very_long_queue_under_another_period() {
+async fn memory_and_redis_agree_on_a_very_long_queue_under_another_period() {
     let redis = Redis::start();
     let (store, memory) = (connect(&redis).await, MemoryStore::default());
     let mut entries = vec![];
@@ -235,7 +235,7 @@ async fn they_also_agree_on_a_very_long_queue_under_another_period() {
 }
 
 #[tokio::test]
-async fn a_refused_call_leaves_the_key_byte_for_byte_and_its_ttl_alone() {
+async fn a_refused_call_changes_neither_value_nor_ttl() {
     let redis = Redis::start();
     let store = connect(&redis).await;
     // The last one asks under another period.
@@ -256,7 +256,7 @@ async fn a_refused_call_leaves_the_key_byte_for_byte_and_its_ttl_alone() {
 }
 
 #[tokio::test]
-async fn every_key_lives_until_its_state_equals_an_absent_one() {
+async fn every_key_expires_when_its_state_equals_an_absent_one() {
     let redis = Redis::start();
     let store = connect(&redis).await;
     for (i, rules) in [&[(5, HOUR)][..], &[(3, 60_000_000)], &[(5, 24 * HOUR), (7, 60_000_000)]]

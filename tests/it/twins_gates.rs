@@ -62,7 +62,7 @@ fn a_pause_of_a_second_leaves_an_hourly_limiter_its_level(
 
 /// A refund can end a gate. The next grant of the same call does not name it, and a slower rule does not find it again.
 #[rstest]
-fn a_gate_that_a_refund_ends_is_gone_for_the_same_call_and_for_later_ones(
+fn a_gate_ended_by_a_refund_is_removed_at_once(
     #[values(token_bucket, sliding_window, fixed_window)] rule: fn(i64) -> Algorithm,
     // The gate with one grant ends at 1_001_000 µs, without it at 801_000 µs. The window ends at 1_000_000 µs.
     #[values(901_000, 1_000_500)] at: i64,

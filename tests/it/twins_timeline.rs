@@ -44,17 +44,17 @@ fn warm_up() -> BoxedStrategy<Rule> {
 }
 
 #[test]
-fn leaky_buckets_say_the_same_step_by_step() {
+fn leaky_buckets_agree_step_by_step() {
     say_the_same(leaky_bucket(), 60);
 }
 
 #[test]
-fn warm_ups_say_the_same_step_by_step() {
+fn warm_ups_agree_step_by_step() {
     say_the_same(warm_up(), 60);
 }
 
 #[test]
-fn all_on_a_timeline_say_the_same_step_by_step() {
+fn all_timeline_algorithms_agree_step_by_step() {
     say_the_same(prop_oneof![token_bucket(), leaky_bucket(), warm_up()].boxed(), 60);
 }
 
@@ -99,7 +99,7 @@ async fn a_value_of_another_version_or_kind_or_length_is_foreign() {
 
 /// One call looks at a bucket, and returns permits to it with a longer horizon, which leaves more of the line in its place.
 #[tokio::test]
-async fn permits_come_back_with_the_horizon_of_their_own_entry() -> Result<(), StoreError> {
+async fn refunds_use_the_horizon_of_their_own_entry() -> Result<(), StoreError> {
     let redis = Redis::start();
     let (store, memory) = (connect(&redis).await, MemoryStore::default());
     let rule = Rule::from(TokenBucket::new(10, 1_000_000, 3).expect("a rule"));
@@ -121,7 +121,7 @@ async fn permits_come_back_with_the_horizon_of_their_own_entry() -> Result<(), S
 
 /// A line that true costs have moved back gives no blocks. While permits of a block can be used, it stays where it is.
 #[tokio::test]
-async fn a_line_moves_back_or_gives_blocks() -> Result<(), StoreError> {
+async fn a_bucket_moves_its_line_back_or_grants_blocks() -> Result<(), StoreError> {
     let redis = Redis::start();
     let (store, memory) = (connect(&redis).await, MemoryStore::default());
     let rule = Rule::from(TokenBucket::new(1000, 1_000_000, 1000).expect("a rule"));
@@ -154,7 +154,7 @@ async fn a_line_moves_back_or_gives_blocks() -> Result<(), StoreError> {
 }
 
 #[tokio::test]
-async fn a_thousand_saturated_grants_with_leavers_say_the_same() -> Result<(), StoreError> {
+async fn a_thousand_saturated_grants_with_refunds_agree() -> Result<(), StoreError> {
     let redis = Redis::start();
     let store = connect(&redis).await;
     for (i, rule) in examples().into_iter().enumerate() {

@@ -125,7 +125,7 @@ async fn a_websocket_passes_with_its_handshake() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_client_says_before_it_has_the_answer_is_not_lost() {
+async fn bytes_sent_before_the_upgrade_answer_are_not_lost() {
     let (upstream, _) = echo("").await;
     let gateway = before(&upstream, "").await;
     let mut conn = Conn::to(gateway.listen).await.expect("connect");
@@ -212,7 +212,7 @@ routes: [{{ name: all, suffix: \"*\", limiters: [a] }}]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_is_no_upgrade_is_an_ordinary_one() {
+async fn an_answer_without_an_upgrade_is_an_ordinary_answer() {
     let upstream = Upstream::start(|call| match call.head.get("upgrade") {
         Some(_) => reply("403 Forbidden", &[], "no"),
         None => Reply::ok(),
@@ -238,10 +238,7 @@ async fn an_answer_that_is_no_upgrade_is_an_ordinary_one() {
     "HTTP/1.1 101 Switching Protocols\r\n\r\n"
 )]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upgrade_that_was_not_asked_for_is_refused(
-    #[case] bytes: &str,
-    #[case] answer: &'static str,
-) {
+async fn an_unrequested_upgrade_is_refused(#[case] bytes: &str, #[case] answer: &'static str) {
     let upstream =
         Upstream::start(move |_| Reply { bytes: answer.into(), ..Reply::default() }).await;
     let gateway = before(&upstream, "").await;
@@ -260,7 +257,7 @@ async fn an_upgrade_that_was_not_asked_for_is_refused(
 #[case::not_nominated("Upgrade: websocket\r\n")]
 #[case::with_a_body("Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 4\r\n")]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_upgraded_goes_on_as_an_ordinary_request(#[case] fields: &str) {
+async fn a_request_that_cannot_be_upgraded_is_an_ordinary_one(#[case] fields: &str) {
     let upstream = Upstream::ok().await;
     let gateway = before(&upstream, "").await;
     let body = if fields.contains("Content-Length") { "data" } else { "" };
@@ -276,7 +273,7 @@ async fn what_cannot_be_upgraded_goes_on_as_an_ordinary_request(#[case] fields: 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_old_client_upgrades_nothing() {
+async fn an_http_1_0_client_upgrades_nothing() {
     let upstream = Upstream::ok().await;
     let gateway = before(&upstream, "").await;
     let mut conn = Conn::to(gateway.listen).await.expect("connect");
@@ -287,7 +284,7 @@ async fn an_old_client_upgrades_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_several_protocols_those_of_our_own_connection_stay_here() {
+async fn upgrades_of_the_clients_connection_are_not_forwarded() {
     let upstream = Upstream::ok().await;
     let gateway = before(&upstream, "").await;
     let fields = [("Connection", "upgrade"), ("Upgrade", "h2c, websocket, irc/6.9")];
@@ -297,7 +294,7 @@ async fn of_several_protocols_those_of_our_own_connection_stay_here() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_leaves_in_the_middle_of_a_handshake_leaves_no_tunnel() {
+async fn a_client_that_leaves_during_the_handshake_leaves_no_tunnel() {
     let (asked, ended) = (closed(), closed());
     let (asks, ends) = (asked.clone(), ended.clone());
     let upstream = Upstream::raw(move |mut conn| {

@@ -143,7 +143,7 @@ async fn spent(gateway: &Gateway) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_becomes_one_of_http_2() {
+async fn a_request_is_translated_to_http_2() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let log = seen.clone();
     let origin = Origin::start(None, move |_, mut call| {
@@ -219,7 +219,7 @@ async fn many_requests_share_a_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn beyond_the_streams_that_an_upstream_takes_there_is_another_connection() {
+async fn calls_above_the_stream_limit_use_another_connection() {
     let (gate, arrived) = (closed(), closed());
     let (held, seen) = (gate.clone(), arrived.clone());
     let origin = Origin::start(Some(2), move |_, call| {
@@ -249,7 +249,7 @@ async fn beyond_the_streams_that_an_upstream_takes_there_is_another_connection()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_goes_away_politely_costs_nobody_a_request() {
+async fn a_graceful_goaway_fails_no_request() {
     // Each connection takes three requests and announces its end with the third.
     let origin = Origin::raw(None, |_, mut wire| async move {
         let mut calls = JoinSet::new();
@@ -335,7 +335,7 @@ async fn a_client_that_leaves_ends_its_stream_and_no_other(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_speaks_only_http_1_in_clear_text_is_a_502() {
+async fn a_clear_text_upstream_of_http_1_is_a_502() {
     let upstream = Upstream::raw(|mut conn| async move {
         let _ = conn.send("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await;
         let _ = conn.rest().await;
@@ -356,7 +356,7 @@ routes: [{{ suffix: \"*\" }}]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_says_nothing_at_all_is_given_up() {
+async fn a_silent_upstream_connection_is_given_up() {
     // The first connection reads and never answers.
     let origin = Origin::start(None, |number, call| async move {
         if number == 0 && call.head.uri.path() == "/v2/x" {

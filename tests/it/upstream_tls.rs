@@ -49,7 +49,7 @@ async fn why(gateway: &Gateway) -> String {
 #[case::tls_1_2(&[&TLS12])]
 #[case::tls_1_3(&[&TLS13])]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_of_our_own_authority_is_believed(
+async fn an_upstream_of_a_configured_authority_is_trusted(
     #[case] versions: &[&'static SupportedProtocolVersion],
 ) {
     let (dir, authority) = (tempfile::tempdir().expect("a directory"), Authority::new());
@@ -62,7 +62,7 @@ async fn an_upstream_of_our_own_authority_is_believed(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_of_another_authority_is_not_and_the_log_says_why() {
+async fn an_upstream_of_another_authority_is_refused_and_logged() {
     let (dir, authority) = (tempfile::tempdir().expect("a directory"), Authority::new());
     let upstream = Upstream::tls(authority.server("127.0.0.1", DEFAULT_VERSIONS, None)).await;
     let ca = write(dir.path(), "ca.pem", &Authority::new().pem);
@@ -101,7 +101,7 @@ fn of_nobody_else(params: &mut CertificateParams) {
 #[case::of_another_name("127.0.0.2", unchanged, false)]
 #[case::of_the_past("127.0.0.1", expired, false)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_self_signed_certificate_is_believed_where_it_is_its_own_authority(
+async fn a_self_signed_certificate_is_trusted_as_its_own_authority(
     #[case] name: &str,
     #[case] change: fn(&mut CertificateParams),
     #[case] is_believed: bool,
@@ -124,7 +124,7 @@ async fn a_self_signed_certificate_is_believed_where_it_is_its_own_authority(
 #[case::another("other.test", false)]
 #[case::an_address("127.0.0.9", false)]
 #[tokio::test(flavor = "multi_thread")]
-async fn the_name_of_the_configuration_is_the_one_that_counts(
+async fn the_certificate_must_have_the_configured_name(
     #[case] name: &str,
     #[case] is_believed: bool,
 ) {
@@ -142,7 +142,7 @@ async fn the_name_of_the_configuration_is_the_one_that_counts(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_asks_who_we_are_is_shown_our_certificate_as_it_is_now() {
+async fn an_upstream_that_requests_a_client_certificate_gets_the_current_one() {
     let (dir, authority) = (tempfile::tempdir().expect("a directory"), Authority::new());
     let clients = Authority::new();
     let server = authority.server("127.0.0.1", DEFAULT_VERSIONS, Some(&clients));
@@ -176,7 +176,7 @@ async fn an_upstream_that_asks_who_we_are_is_shown_our_certificate_as_it_is_now(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_asks_who_we_are_gets_no_answer_from_who_is_nobody() {
+async fn an_upstream_that_requires_a_client_certificate_fails_without_one() {
     let (dir, authority) = (tempfile::tempdir().expect("a directory"), Authority::new());
     let server = authority.server("127.0.0.1", DEFAULT_VERSIONS, Some(&Authority::new()));
     let upstream = Upstream::tls(server).await;
@@ -226,7 +226,7 @@ impl Drop for AbortOnDrop {
 #[case::said(true)]
 #[case::cut_off(false)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_only_the_end_ends_is_whole_when_tls_says_so(#[case] says_so: bool) {
+async fn a_body_without_a_length_is_complete_only_after_close_notify(#[case] says_so: bool) {
     let (dir, authority) = (tempfile::tempdir().expect("a directory"), Authority::new());
     let (address, _task) = ending(&authority, says_so).await;
     let ca = write(dir.path(), "ca.pem", &authority.pem);
@@ -244,7 +244,7 @@ routes: [{{ suffix: \"*\" }}]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_clear_text_upstream_behind_an_https_url_is_a_502() {
+async fn a_clear_text_upstream_with_an_https_url_is_a_502() {
     let upstream = Upstream::raw(|mut conn| async move {
         let _ = conn.send("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n").await;
     })
@@ -343,7 +343,7 @@ routes: [{{ suffix: \"*\" }}]
     "hello"
 )]
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_does_not_choose_http_2_gets_whole_requests_of_http_1(
+async fn an_upstream_that_does_not_choose_http_2_gets_http_1(
     #[case] told: &str,
     #[case] method: &str,
     #[case] fields: &str,
@@ -371,7 +371,7 @@ async fn one_that_does_not_choose_http_2_gets_whole_requests_of_http_1(
 
 /// A port that accepts and says nothing is another fault than one that accepts nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handshake_without_an_answer_is_said_to_be_one() {
+async fn an_unanswered_handshake_is_reported_as_such() {
     let upstream = Upstream::raw(|conn| async move {
         std::future::pending::<()>().await;
         drop(conn);

@@ -186,7 +186,7 @@ const CHUNKED: &str = "Transfer-Encoding: chunked\r\n";
     Whole("ok")
 )]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_whose_answer_is_odd_serves_nobody_else(
+async fn a_connection_with_an_odd_answer_serves_no_other_request(
     #[case] bytes: String,
     #[case] expected: Gets,
 ) {
@@ -219,7 +219,7 @@ async fn a_connection_whose_answer_is_odd_serves_nobody_else(
 #[case::text_alone("hello\n".into(), Refused)]
 #[case::of_what_only_the_end_ends(ok("", "all"), Whole("all"))]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_breaks_off_is_never_whole(#[case] bytes: String, #[case] expected: Gets) {
+async fn a_truncated_answer_never_looks_complete(#[case] bytes: String, #[case] expected: Gets) {
     let (upstream, log) = saying(bytes.into(), true).await;
     let gateway = before(&upstream).await;
     for _ in 0..3 {

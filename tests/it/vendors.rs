@@ -157,7 +157,7 @@ async fn nothing_is_sent_until_the_time_that_the_vendor_names(
 #[case::amazon_orders("amazon-sp-api", "GET /orders/v0/orders", |now| too_many(now,
     &[("x-amzn-RateLimit-Limit", "0.0017")], "{}"), 429)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_pause_is_not_waited_for(
+async fn requests_do_not_wait_for_a_long_pause(
     #[case] vendor: &str,
     #[case] call: &str,
     #[case] refusal: Refusal,

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_recorded_is_read() -> io::Result<()> {
+    fn a_recorded_count_can_be_read() -> io::Result<()> {
         let recorded = Recorded { count: 36_000.0, compiler: "rustc 1.95.0 x86_64".into() };
         assert_eq!(Recorded::read(&recorded.text())?, recorded);
         assert!(Recorded::read("# nothing\n").is_err());

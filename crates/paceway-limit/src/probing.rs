@@ -236,7 +236,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_map(steps in steps()) {
+        fn a_probing_table_behaves_like_a_map(steps in steps()) {
             let hash_of = |(key, _): &(u64, u32)| hash(*key);
             let find = |table: &Table, key| {
                 table.find(hash(key), |(other, _)| *other == key)
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_in_an_empty_one() {
+    fn an_empty_table_finds_no_entry() {
         let mut table = ProbingTable::<Box<[Option<u64>]>>::default();
         assert!(table.is_empty() && table.places() == 0);
         assert!(table.find(1, |_| true).is_none() && table.remove(0, |one| *one).is_none());

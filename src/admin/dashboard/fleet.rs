@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_silent_are_left_out_and_the_number_is_bounded() {
+    fn silent_gateways_are_omitted_and_the_list_is_bounded() {
         let fleet = Fleet::default();
         let member = |at| FleetMember {
             host: "a".into(),

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reload_removes_is_forgotten() {
+    fn a_series_that_a_reload_removes_is_forgotten() {
         let mut series = CountSeries::new(ROUTE_KINDS);
         let both = [totals(2), totals(4)];
         series.tick(1, ["a", "b"].into_iter().zip(&both));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_busiest_are_listed_in_their_order() {
+    fn the_busiest_series_are_listed_in_order() {
         let names: Vec<_> = (0..200).map(|i| format!("r{i:03}")).collect();
         let all: Vec<_> = (0..200).map(totals).collect();
         let mut series = CountSeries::new(ROUTE_KINDS);

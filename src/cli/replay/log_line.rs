@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_were_no_request_are_none() {
+    fn a_logged_line_without_a_request_is_an_error() {
         let line = r#"::1 - - [23/Nov/2026:11:00:02 +0100] "\x16\x03" 400 1 "-" "-""#;
         assert_eq!(LoggedRequest::parse(line).err(), Some(LineError::NoRequest));
     }

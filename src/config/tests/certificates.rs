@@ -57,7 +57,7 @@ impl Files {
 const ROUTES: &str = "routes: [{ suffix: \"*\" }]\n";
 
 #[test]
-fn certificates_by_paths_that_start_at_the_file() {
+fn paths_of_certificates_are_relative_to_the_file() {
     let files = Files::new();
     let absolute = files.at("b.key").display().to_string();
     let config = files.parse(&format!(
@@ -88,7 +88,7 @@ fn certificates_by_paths_that_start_at_the_file() {
 
 /// The message names the file as any shell finds it, wherever the configuration was named from.
 #[test]
-fn a_file_that_is_not_there_is_named_in_full() {
+fn a_missing_file_is_named_with_its_full_path() {
     let here = std::env::current_dir().expect("a directory");
     let file = here.join("tests/none.pem").display().to_string();
     let said = super::mistakes("tls: { cert: none.pem, key: none.pem }");
@@ -189,7 +189,7 @@ fn a_file_that_is_not_there_is_named_in_full() {
     "tls: { cert: a.pem, key: a.key, @min_version: 1.3 }",
     "tls.min_version: unknown key `min_version`; TLS 1.2 and 1.3 and HTTP/1.1 and 2 are always offered"
 )]
-fn one_message_for_certificates(#[case] text: &str, #[case] message: &str) {
+fn reports_one_mistake_in_certificates(#[case] text: &str, #[case] message: &str) {
     let files = Files::new();
     let column = text.find('@').expect("a mark") + 1;
     let text = format!("upstream: http://a\n{ROUTES}{}\n", text.replacen('@', "", 1));
@@ -249,7 +249,7 @@ fn one_message_for_certificates(#[case] text: &str, #[case] message: &str) {
     "url: https://a, @cert: a.pem",
     "cert: unknown key `cert`; the certificate for the upstream is written `client_cert: { cert: FILE, key: FILE }`"
 )]
-fn one_message_for_the_tls_of_an_upstream(#[case] text: &str, #[case] message: &str) {
+fn reports_one_mistake_in_the_tls_of_an_upstream(#[case] text: &str, #[case] message: &str) {
     let files = Files::new();
     let text = format!("upstreams: {{ v: {{ {text} }} }}");
     let column = text.find('@').expect("a mark") + 1;
@@ -259,7 +259,7 @@ fn one_message_for_the_tls_of_an_upstream(#[case] text: &str, #[case] message: &
 }
 
 #[test]
-fn a_url_that_is_wrong_is_the_only_mistake_of_its_tls() {
+fn a_wrong_url_is_the_only_reported_tls_mistake() {
     let files = Files::new();
     let text = format!("upstreams: {{ v: {{ url: 'ftp://a', ca: ca.pem }} }}\n{ROUTES}");
     let error = files.parse(&text).expect_err("must be refused");

@@ -6,7 +6,7 @@ use rstest::rstest;
 use std::time::Duration;
 
 #[test]
-fn a_charge_has_a_cost_and_the_routes_own_wins() {
+fn the_cost_on_a_route_overrides_the_default() {
     let config = parse(
         "upstreams: { v: { url: 'http://a', limiters: [{ limiter: a, cost: 2 }, b] } }\n\
          limiters: { a: 5/s, b: 5/s, c: 5/s }\n\
@@ -77,7 +77,7 @@ fn a_charge_has_a_cost_and_the_routes_own_wins() {
     "a, @{ limiter: a, cost: 2 }",
     "routes[0].limiters[1]: named twice; a request is charged once per limiter"
 )]
-fn one_mistake_in_a_charge(#[case] charge: &str, #[case] message: &str) {
+fn reports_one_mistake_in_a_charge(#[case] charge: &str, #[case] message: &str) {
     let route = format!("  - {{ suffix: /a, limiters: [{charge}] }}");
     let column = route.find('@').expect("a mark") + 1;
     let text = format!(
@@ -103,7 +103,7 @@ fn one_mistake_in_a_charge(#[case] charge: &str, #[case] message: &str) {
 #[case::of_equals_the_shorter("a: 60/min, b: 1/s", "[a, b]", "100%", 1_000)]
 #[case::more_than_a_period("a: 5/s", "[a]", "10000%", 100_000)]
 #[case::never_above_an_hour("a: 5/day", "[a]", "50%", 3_600_000)]
-fn a_wait_in_percent(
+fn a_wait_in_percent_is_a_part_of_the_period(
     #[case] limiters: &str,
     #[case] used: &str,
     #[case] wait: &str,

@@ -26,7 +26,7 @@ fn pairs(values: &[(http::HeaderName, HeaderValue)]) -> Vec<(&str, &str, bool)> 
 }
 
 #[test]
-fn names_and_values() {
+fn reads_names_and_values_of_headers() {
     let edits = request(
         "set: { X-Shop: 7, x-empty: '', x-spaced: ' a b ' }, add: { x-list: [one, 'two, three'], X-One: 1 }, \
          remove: [Cookie, x-internal]",
@@ -45,7 +45,7 @@ fn names_and_values() {
 }
 
 #[test]
-fn of_an_upstream_and_of_a_route_both_ways() {
+fn reads_header_changes_of_upstreams_and_routes() {
     let config = parse(
         "upstreams:\n  v: { url: http://a, headers: { request: { remove: [a] }, response: { remove: [b] } } }\n\
          routes: [{ suffix: \"*\", headers: { request: { set: { c: 1 } }, response: { add: { d: 2 } } } }]\n",
@@ -62,7 +62,7 @@ fn of_an_upstream_and_of_a_route_both_ways() {
 }
 
 #[test]
-fn what_comes_from_outside_or_looks_secret_is_shown_nowhere() {
+fn substituted_and_secret_values_are_never_shown() {
     let config = with(
         "request: { set: { x-a: '${SECRET}', x-b: 'Bearer ${SECRET}', Authorization: clear-text }, \
          add: { x-c: ['${SECRET}', shown] } }",
@@ -104,7 +104,7 @@ fn a_secret_in_clear_text_is_a_warning(#[case] name: &str, #[case] warned: bool)
 }
 
 #[test]
-fn a_secret_file_and_its_last_newline() {
+fn the_last_newline_of_a_secret_file_is_dropped() {
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::write(directory.path().join("key"), "hunter2\n").expect("written");
     std::fs::write(directory.path().join("lines"), "hunter2\nhunter3\n").expect("written");
@@ -245,7 +245,7 @@ fn a_file_of_a_secret_is_bounded() {
     "request: { set: { a: @'${UNSET}' } }",
     "request.set.a: the environment variable `UNSET` is not set; set it, or write `${UNSET:-default}`"
 )]
-fn one_message_for_headers(#[case] text: &str, #[case] message: &str) {
+fn reports_one_mistake_in_headers(#[case] text: &str, #[case] message: &str) {
     let column =
         "upstreams: { v: { url: http://a, headers: { ".len() + text.find('@').expect("a mark") + 1;
     let error = with(&text.replacen('@', "", 1)).expect_err("must be refused").to_string();
@@ -253,7 +253,7 @@ fn one_message_for_headers(#[case] text: &str, #[case] message: &str) {
 }
 
 #[rstest]
-fn what_frames_a_message_is_not_changed(
+fn refuses_changes_to_framing_headers(
     #[values(
         "Connection",
         "Content-Length",
@@ -276,7 +276,7 @@ fn what_frames_a_message_is_not_changed(
 }
 
 #[rstest]
-fn refuses_changes_to_the_headers_that_tell_of_a_refusal(
+fn refuses_changes_to_the_headers_of_a_refusal(
     #[values(
         "Retry-After",
         "RateLimit",
@@ -304,7 +304,7 @@ fn refuses_changes_to_the_headers_that_tell_of_a_refusal(
 }
 
 #[test]
-fn own_answers_have_changes_of_their_own() {
+fn reads_header_changes_for_answers_of_the_gateway() {
     let config =
         with("own: { set: { Access-Control-Allow-Origin: \"*\" }, add: { vary: Origin } }");
     let config = config.expect("a config");
@@ -332,7 +332,7 @@ fn changes_and_values_are_bounded() {
 }
 
 #[test]
-fn headers_of_a_route_have_their_own_place() {
+fn mistakes_in_headers_of_a_route_name_their_place() {
     let text = "upstream: http://a\nroutes:\n- suffix: /a\n  headers: { request: { set: { te: a } } }\n- suffix: /b\n  \
                 add_headers: { a: b }\n";
     let error = parse(text).expect_err("must be refused").to_string();
@@ -347,7 +347,7 @@ fn headers_of_a_route_have_their_own_place() {
 }
 
 #[test]
-fn beginnings_of_values_are_replaced() {
+fn reads_replacements_of_prefixes() {
     let config = parse(
         "upstreams:\n  a: { url: http://a, headers: { response: { replace: { Location: auto } } } }\n  \
          b: http://b:81/v2\nroutes:\n- suffix: \"*\"\n  upstream: b\n  headers:\n    \

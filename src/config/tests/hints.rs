@@ -162,7 +162,7 @@ use rstest::rstest;
     "{ rate: 5/s, mode: @enforced }",
     "limiters.a.mode: `enforced` is not one of enforce, observe, off; did you mean `enforce`?"
 )]
-fn one_message_for_a_limiter(#[case] text: &str, #[case] message: &str) {
+fn reports_one_mistake_in_a_limiter_with_a_hint(#[case] text: &str, #[case] message: &str) {
     let text = format!("limiters: {{ a: {text} }}");
     let column = text.find('@').expect("a mark") + 1;
     assert_eq!(mistakes(&text.replace('@', "")), [format!("test.yaml:3:{column}: {message}")]);
@@ -232,7 +232,7 @@ fn one_message_for_a_limiter(#[case] text: &str, #[case] message: &str) {
     "routes[0].limiters: must be a list, as in `[a, { limiter: b, cost: 5 }]`"
 )]
 #[case::no_list("suffix: /a, limiters: @a", "routes[0].limiters: must be a list: `[a]`")]
-fn one_message_for_a_route(#[case] route: &str, #[case] message: &str) {
+fn reports_one_mistake_in_a_route_with_a_hint(#[case] route: &str, #[case] message: &str) {
     let route = format!("- {{ {route} }}");
     let column = route.find('@').expect("a mark") + 1;
     let route = route.replace('@', "");
@@ -268,13 +268,13 @@ fn one_message_for_a_route(#[case] route: &str, #[case] message: &str) {
     "routes: { a: { suffix: /a } }",
     "2:9: routes: must be a list, each route after a `-`, as in `- { suffix: /search, limiters: [search] }`"
 )]
-fn one_message_for_a_file(#[case] text: &str, #[case] message: &str) {
+fn reports_one_mistake_in_a_file(#[case] text: &str, #[case] message: &str) {
     let error = parse(&format!("upstream: http://a\n{text}\n")).expect_err("must be refused");
     assert_eq!(error.to_string(), format!("test.yaml:{message}"));
 }
 
 #[test]
-fn one_message_for_a_misspelt_upstream() {
+fn reports_one_mistake_for_a_misspelt_upstream() {
     let text = "upstrems: { v: http://a }\nroutes: [{ suffix: /a, upstream: v }]\n";
     let error = parse(text).expect_err("must be refused").to_string();
     let message = "test.yaml:1:1: upstrems: unknown key `upstrems`; did you mean `upstreams`?";
@@ -296,7 +296,7 @@ fn one_message_for_a_misspelt_upstream() {
 )]
 #[case::no_brackets("'::1'", "`::1` names no port; write it as in `\"[::1]:8080\"`")]
 #[case::no_port("10.0.0.1", "`10.0.0.1` names no port; write it as in `10.0.0.1:8080`")]
-fn one_message_for_an_address(#[case] text: &str, #[case] message: &str) {
+fn reports_one_mistake_in_an_address(#[case] text: &str, #[case] message: &str) {
     assert_eq!(mistakes(&format!("listen: {text}")), [format!("test.yaml:3:9: listen: {message}")]);
 }
 
@@ -314,7 +314,7 @@ fn one_message_for_an_address(#[case] text: &str, #[case] message: &str) {
     "limiters.<<: merge keys (`<<`) are not read; write the keys out, or give the whole value an anchor (`&a`) and use it with `*a`"
 )]
 #[case::credentials("upstreams:\n  v: https://user:hunter2@api.example/v2?key=hunter2", "")]
-fn one_message_and_its_cure(#[case] text: &str, #[case] message: &str) {
+fn reports_one_mistake_and_the_remedy(#[case] text: &str, #[case] message: &str) {
     let all = mistakes(text);
     assert!(!all.join("\n").contains("hunter2"), "{all:?}");
     if !message.is_empty() {
@@ -334,7 +334,7 @@ fn one_message_and_its_cure(#[case] text: &str, #[case] message: &str) {
     "fold_case: on",
     Some("routes[1]: matches the same requests as routes[0] in line 5")
 )]
-fn routes_that_differ_in_case(#[case] paths: &str, #[case] message: Option<&str>) {
+fn warns_of_routes_that_differ_only_in_case(#[case] paths: &str, #[case] message: Option<&str>) {
     let text = format!(
         "upstream: http://a\npaths: {{ {paths} }}\nlimiters: {{ a: 5/s, b: 5/s }}\nroutes:\n\
          - {{ suffix: /a, limiters: [a] }}\n- {{ suffix: /A, limiters: [b] }}\n"

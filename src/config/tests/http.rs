@@ -24,7 +24,7 @@ fn one_message(text: &str, message: &str) {
 }
 
 #[test]
-fn what_is_not_said_is_the_default() {
+fn omitted_client_limits_have_defaults() {
     let config = good("");
     assert_eq!((config.client, config.limits), (ClientLimits::default(), Limits::default()));
     assert_eq!(config.client.header_timeout, Duration::from_secs(10));
@@ -41,7 +41,7 @@ fn what_is_not_said_is_the_default() {
 }
 
 #[test]
-fn what_clients_may_take() {
+fn reads_the_limits_of_clients() {
     let config = good(
         "client: { header_timeout: 1s, idle_timeout: 2min, body_timeout: 3ms, max_connections: 7, max_connections_per_address: 3 }\n\
          limits: { header_bytes: 64KiB, headers: 50, body: 10MB, uri: 16KiB }",
@@ -69,7 +69,7 @@ fn what_clients_may_take() {
 #[case::mebi("1MiB", 1 << 20)]
 #[case::giga("2GB", 2_000_000_000)]
 #[case::gibi("2GiB", 2 << 30)]
-fn sizes(#[case] text: &str, #[case] bytes: u64) {
+fn reads_sizes(#[case] text: &str, #[case] bytes: u64) {
     assert_eq!(good(&format!("limits: {{ body: {text} }}")).limits.body, Some(bytes));
 }
 
@@ -121,7 +121,7 @@ fn the_request_line_is_a_part_of_the_headers() {
     "@colour: red",
     "client.colour: unknown key `colour`; known here: header_timeout, idle_timeout, body_timeout, max_connections, max_connections_per_address"
 )]
-fn one_message_for_clients(#[case] text: &str, #[case] message: &str) {
+fn reports_one_mistake_in_client(#[case] text: &str, #[case] message: &str) {
     one_message(&format!("client: {{ {text} }}"), message);
 }
 
@@ -182,12 +182,12 @@ fn one_message_for_clients(#[case] text: &str, #[case] message: &str) {
     "@colour: red",
     "limits.colour: unknown key `colour`; known here: header_bytes, headers, body, retry_bodies, uri"
 )]
-fn one_message_for_limits(#[case] text: &str, #[case] message: &str) {
+fn reports_one_mistake_in_limits(#[case] text: &str, #[case] message: &str) {
     one_message(&format!("limits: {{ {text} }}"), message);
 }
 
 #[test]
-fn quotas_under_limits_are_said_once_and_read() {
+fn quotas_under_limits_are_one_mistake() {
     let text = "upstream: http://a\nlimits: { a: 5/s, b: { rate: 5/s } }\n\
                 routes: [{ suffix: /a, limiters: [a, b], max_wait: 50% }]\n";
     let error = parse(text).expect_err("must be refused").to_string();
@@ -197,7 +197,7 @@ fn quotas_under_limits_are_said_once_and_read() {
 }
 
 #[test]
-fn names_in_lower_case_and_servers_with_their_port() {
+fn reads_redacted_names_and_dns_servers() {
     let config = good(
         "redact: [X-Shop-Secret, sig, 'a[b]']\nresolver: [10.0.0.2, '10.0.0.3:5353', 'fd00::1', '[fd00::2]', '[fd00::3]:54']",
     );
@@ -264,13 +264,13 @@ fn names_in_lower_case_and_servers_with_their_port() {
     "@resolvers: [10.0.0.2]",
     "resolvers: unknown key `resolvers`; did you mean `resolver`?"
 )]
-fn one_message_for_the_process(#[case] text: &str, #[case] message: &str) {
+fn reports_one_mistake_in_keys_of_the_process(#[case] text: &str, #[case] message: &str) {
     // A misspelt section is one mistake, whatever it contains.
     one_message(text, message);
 }
 
 #[test]
-fn the_proxy_protocol_of_somebody() {
+fn reads_the_switch_of_the_proxy_protocol() {
     let config = good("trusted_proxies: [10.0.0.0/8]\nproxy_protocol: on");
     assert!(config.proxy_protocol);
     assert!(good("trusted_proxies: [10.0.0.0/8]\nproxy_protocol: true").proxy_protocol);

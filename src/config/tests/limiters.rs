@@ -45,7 +45,11 @@ pub(super) fn limiter(text: &str) -> LimiterConfig {
 #[case::auto_window("{ algorithm: sliding_window, rate: auto, start: 5/s }", "S 5/s", 5)]
 #[case::auto_leaky("{ algorithm: leaky_bucket, rate: auto, start: 5/s }", "L 5/s", 5)]
 #[case::auto_margin("{ algorithm: sliding_window, rate: 20/s, margin: auto }", "S 20/s", 20)]
-fn forms(#[case] text: &str, #[case] expected: &str, #[case] capacity: i64) {
+fn reads_every_form_of_a_limiter(
+    #[case] text: &str,
+    #[case] expected: &str,
+    #[case] capacity: i64,
+) {
     let limiter = limiter(text);
     let mut shown = char::from(limiter.algorithms[0].letter()).to_string();
     limiter.rates.iter().for_each(|rate| shown.push_str(&format!(" {rate}")));
@@ -54,7 +58,7 @@ fn forms(#[case] text: &str, #[case] expected: &str, #[case] capacity: i64) {
 }
 
 #[test]
-fn what_stands_in_the_keys_reaches_the_rules() {
+fn keys_of_a_limiter_become_its_rules() {
     let margin = |text: &str| limiter(text).algorithms[0].margin();
     assert_eq!(margin("{ algorithm: sliding_window, rate: 5/s, margin: 30ms }"), 30_000);
     assert_eq!(
@@ -71,7 +75,7 @@ fn what_stands_in_the_keys_reaches_the_rules() {
 }
 
 #[test]
-fn what_is_learned_has_bounds() {
+fn learned_rates_have_bounds() {
     let second = 1_000_000;
     let rule = |text: &str| limiter(text).auto;
     let [five, least, most] = [(5, second), (1, 60 * second), (100, second)]
@@ -210,14 +214,14 @@ fn what_is_learned_has_bounds() {
     "{ rate: 5/s, @cold_faktor: 3 }",
     "limiters.a.cold_faktor: unknown key `cold_faktor`; did you mean `cold_factor`?"
 )]
-fn one_mistake_in_a_limiter(#[case] text: &str, #[case] message: &str) {
+fn reports_one_mistake_in_a_limiter(#[case] text: &str, #[case] message: &str) {
     let text = format!("limiters: {{ a: {text} }}");
     let column = text.find('@').expect("a mark") + 1;
     assert_eq!(mistakes(&text.replace('@', "")), [format!("test.yaml:3:{column}: {message}")]);
 }
 
 #[test]
-fn all_mistakes_in_a_limiter_are_said_at_once() {
+fn all_mistakes_in_a_limiter_are_reported() {
     let all = mistakes("limiters: { a: { rate: 0/s, burst: 0, key: '', scope: x } }");
     assert_eq!(all.len(), 4, "{all:#?}");
     let all = mistakes("limiters: { a: { algorithm: warm_up } }");
@@ -234,7 +238,7 @@ fn a_part_of_a_key_that_came_from_outside_is_not_quoted() {
 }
 
 #[test]
-fn a_mistake_in_a_limiter_is_said_once() {
+fn a_mistake_in_a_limiter_is_reported_once() {
     let all = mistakes(
         "limiters: { a: 0/s }\nupstreams: ~\nx: &r { suffix: /a, limiters: [{ limiter: a, cost: 5 }], max_wait: 50% }",
     );
@@ -242,7 +246,7 @@ fn a_mistake_in_a_limiter_is_said_once() {
 }
 
 #[test]
-fn networks() {
+fn reads_trusted_networks() {
     let text = "trusted_proxies: [10.0.0.0/8, '::1', 192.0.2.7, 'fd00::/8', '::ffff:10.1.0.0/112']\n\
                 limiting: off\nupstream: http://a\nroutes: [{ suffix: '*' }]\n";
     let config = parse(text).expect("a config");
@@ -269,7 +273,7 @@ fn networks() {
     "19: trusted_proxies[0]: `fd00::/ffff::` is no network: write 0 to 128 bits after the `/`"
 )]
 #[case::no_list("10.0.0.0/8", "18: trusted_proxies: must be a list: `[10.0.0.0/8]`")]
-fn no_network(#[case] text: &str, #[case] message: &str) {
+fn refuses_texts_that_are_no_network(#[case] text: &str, #[case] message: &str) {
     assert_eq!(mistakes(&format!("trusted_proxies: {text}")), [format!("test.yaml:3:{message}")]);
 }
 
@@ -288,7 +292,7 @@ fn no_network(#[case] text: &str, #[case] message: &str) {
 )]
 #[case::body_key("limiters: { a: { rate: 5/s, key: '{body./model}' } }")]
 #[case::proxies("trusted_proxies: [10.0.0.0/8, '::1', '${SET:-10.0.0.1}']")]
-fn what_one_takes_the_other_does_too(#[case] text: &str) {
+fn schema_and_parser_accept_the_same_limiters(#[case] text: &str) {
     let text = format!("upstream: http://a\nroutes: [{{ suffix: \"*\" }}]\n{text}\n");
     let verdicts = verdicts(&text);
     assert!(verdicts.0, "the schema refuses");
@@ -305,7 +309,7 @@ fn what_one_takes_the_other_does_too(#[case] text: &str) {
 #[case::two_parts("limiters: [{ limiter: a, cost: '{host}{path}' }]", false)]
 #[case::no_number("limiters: [{ limiter: a, cost: '{client_ip}' }]", false)]
 #[case::no_percentage("limiters: [a], max_wait: 0%", false)]
-fn both_judge_a_route_alike(#[case] route: &str, #[case] good: bool) {
+fn schema_and_parser_agree_on_routes(#[case] route: &str, #[case] good: bool) {
     let text = format!(
         "upstream: http://a\nlimiters: {{ a: 5/s, b: 5/s, c: 5/s }}\nroutes: [{{ suffix: /a, {route} }}]\n"
     );
@@ -322,7 +326,7 @@ fn both_judge_a_route_alike(#[case] route: &str, #[case] good: bool) {
 #[case::one_a_window_at_least("2/h", 3, false, "1/h")]
 #[case::alone("7/250ms", 1, true, "7/250ms")]
 #[case::of_nobody("7/s", 0, true, "7/s")]
-fn the_part_of_a_rate(
+fn a_share_of_a_rate_is_written_as_a_rate(
     #[case] rate: &str,
     #[case] gateways: u64,
     #[case] flows: bool,

@@ -213,7 +213,7 @@ fn names_the_place_of_a_byte_that_is_not_utf_8(#[case] bytes: &[u8], #[case] mes
 }
 
 #[test]
-fn a_message_lists_twenty_mistakes_and_counts_the_others() {
+fn a_message_lists_twenty_mistakes_and_counts_the_rest() {
     let limiters: String = (0..3_000).map(|i| format!("  l{i}: 5/x\n")).collect();
     let text = format!("upstream: http://a\nlimiters:\n{limiters}routes: [{{ suffix: '*' }}]\n");
     let error = parse(&text).expect_err("mistakes");

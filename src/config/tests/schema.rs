@@ -46,7 +46,7 @@ fn schema_and_parser_know_the_same_keys() {
 }
 
 #[test]
-fn the_schema_and_the_tables_are_those_of_the_list_of_keys() {
+fn the_schema_and_the_tables_are_generated_from_the_keys() {
     let remedy = "run `cargo run --example reference`";
     assert!(SCHEMA == reference::schema(), "src/config/schema.json: {remedy}");
     let page = fs::read_to_string("docs/configuration.md").expect("a page");
@@ -103,7 +103,7 @@ pub(super) fn verdicts(text: &str) -> (bool, bool) {
 #[case("", true)]
 #[case("on", false)]
 #[case("true", false)]
-fn the_schema_knows_both_ways_of_a_script(#[case] functions: &str, #[case] is_right: bool) {
+fn the_schema_accepts_both_values_of_functions(#[case] functions: &str, #[case] is_right: bool) {
     let text = format!(
         "upstream: http://a\nroutes: [{{ suffix: \"*\" }}]\nstore: {{ url: redis://a, functions: {functions} }}\n"
     );
@@ -134,7 +134,7 @@ fn the_schema_knows_both_ways_of_a_script(#[case] functions: &str, #[case] is_ri
 #[case("{ algorithm: warm_up, rate: 5/s, warm_up: }", false)]
 #[case("{ algorithm: warm_up, warm_up: 4s }", false)]
 #[case("{ algorithm: warm_up, rate: 5/s, warm_up: 4s }", true)]
-fn the_schema_asks_for_what_an_algorithm_needs(#[case] limiter: &str, #[case] is_right: bool) {
+fn the_schema_requires_the_keys_of_an_algorithm(#[case] limiter: &str, #[case] is_right: bool) {
     let text = format!(
         "upstream: http://a\nlimiters: {{ a: {limiter} }}\nroutes: [{{ suffix: \"*\" }}]\n"
     );
@@ -142,7 +142,7 @@ fn the_schema_asks_for_what_an_algorithm_needs(#[case] limiter: &str, #[case] is
 }
 
 #[test]
-fn every_file_under_config_is_right_and_says_so_by_the_schema() {
+fn every_file_under_config_is_valid_and_names_the_schema() {
     let mut files = 0;
     for folder in ["config", "deploy"] {
         for entry in fs::read_dir(folder).expect("a folder") {
@@ -199,7 +199,7 @@ fn every_file_under_config_is_right_and_says_so_by_the_schema() {
 #[case::store_without_url("store: { prefix: a }")]
 #[case::no_workers("workers: 0")]
 #[case::two_forms("upstreams: { a: http://a }")]
-fn what_one_refuses_the_other_does_too(#[case] text: &str) {
+fn schema_and_parser_refuse_the_same_files(#[case] text: &str) {
     let text = format!("upstream: http://a\nroutes: [{{ suffix: \"*\" }}]\n{text}\n");
     assert_eq!(verdicts(&text), (false, false));
 }
@@ -215,7 +215,7 @@ fn what_one_refuses_the_other_does_too(#[case] text: &str) {
 #[case::resolver("resolver: [10.0.0.2, '10.0.0.2:5353', 'fd00::1', '[fd00::2]:53']")]
 #[case::admin("admin: { listen: 0.0.0.0:81, token: '${SECRET}', read: token }")]
 #[case::proxies("trusted_proxies: [10.0.0.0/8]\nproxy_protocol: on")]
-fn what_one_accepts_the_other_does_too(#[case] text: &str) {
+fn schema_and_parser_accept_the_same_files(#[case] text: &str) {
     let text = format!("upstream: http://a\nroutes: [{{ suffix: \"*\" }}]\n{text}\n");
     assert_eq!(verdicts(&text), (true, true));
 }
@@ -258,7 +258,7 @@ fn what_one_accepts_the_other_does_too(#[case] text: &str) {
 #[case::learn("url: http://a, throttle: { learn: everything }", false)]
 #[case::attempts("url: http://a, throttle: { retry: { attempts: 0 } }", false)]
 #[case::retry("url: http://a, throttle: { retry: 3 }", false)]
-fn both_say_the_same_of_an_upstream(#[case] upstream: &str, #[case] good: bool) {
+fn schema_and_parser_agree_on_upstreams(#[case] upstream: &str, #[case] good: bool) {
     let text = format!("upstreams: {{ v: {{ {upstream} }} }}\nroutes: [{{ suffix: \"*\" }}]\n");
     assert_eq!(verdicts(&text), (good, good));
 }

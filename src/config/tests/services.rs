@@ -12,7 +12,7 @@ const OPEN: &str = "set `token`, or `tls` with `client_ca`, or listen on a loopb
 #[case::loopback("127.0.0.1:8084", false)]
 #[case::loopback_v6("\"[::1]:8084\"", false)]
 #[case::token("{ listen: 0.0.0.0:8084, token: hunter2 }", false)]
-fn services_that_other_hosts_reach(
+fn warns_of_services_that_other_hosts_reach(
     #[values("decisions", "envoy_rate_limit", "ext_authz", "forward_auth")] service: &str,
     #[case] written: &str,
     #[case] is_open: bool,
@@ -34,7 +34,7 @@ fn services_that_other_hosts_reach(
 }
 
 #[test]
-fn decisions_have_their_name_to_themselves() {
+fn refuses_a_route_with_the_name_decisions() {
     let text = "upstream: http://a\nservices: { decisions: 127.0.0.1:1 }\nroutes: [{ name: decisions, suffix: '*' }]\n";
     let error = parse(text).expect_err("must be refused").to_string();
     assert!(error.contains("the name `decisions` of a route or descriptor is that"), "{error}");
@@ -52,7 +52,7 @@ fn decisions_have_their_name_to_themselves() {
     "{descriptor.shop}:{header.x}",
     "`{descriptor.shop}:{header.x}` has `{header.x}`, which is no part of a descriptor; write `{descriptor.NAME}`"
 )]
-fn one_message_for_the_key_of_a_descriptor(#[case] key: &str, #[case] message: &str) {
+fn reports_one_mistake_in_the_key_of_a_descriptor(#[case] key: &str, #[case] message: &str) {
     let text = format!(
         "services: {{ envoy_rate_limit: 127.0.0.1:1 }}\nlimiters: {{ a: 5/s }}\n\
          descriptors: [{{ match: {{ shop: '*' }}, limiters: [a], key: '{key}' }}]"
@@ -72,7 +72,7 @@ fn one_message_for_the_key_of_a_descriptor(#[case] key: &str, #[case] message: &
 #[case::another_host("listen: 0.0.0.0:80", "http://10.0.0.1", false)]
 #[case::its_own_address("listen: 10.0.0.1:80", "http://10.0.0.1", true)]
 #[case::a_name_of_dns("listen: 0.0.0.0:80", "http://a", false)]
-fn an_upstream_is_not_the_gateway(
+fn refuses_an_upstream_that_is_the_gateway_itself(
     #[case] listen: &str,
     #[case] url: &str,
     #[case] is_circle: bool,

@@ -5,7 +5,7 @@ use crate::config::LimiterConfig;
 use std::collections::HashSet;
 
 #[test]
-fn in_a_cluster_limiters_of_one_request_have_one_tag_and_lone_keyed_ones_many() {
+fn in_a_cluster_joint_limiters_share_a_tag_and_keyed_ones_are_spread() {
     let key = "key: '{client_ip}'";
     let config = parse(&format!(
         "upstream: http://a\nstore: redis-cluster://r\nlimiters: {{ c: {{ rate: [3/s, 20/min], {key} }}, b: 5/s, z: \
@@ -33,7 +33,7 @@ fn in_a_cluster_limiters_of_one_request_have_one_tag_and_lone_keyed_ones_many() 
 
 /// A rolling deployment that adds a route must find the states of the gateways before it, and so must a reload.
 #[test]
-fn outside_of_a_cluster_the_keys_of_a_limiter_do_not_depend_on_routes() {
+fn without_a_cluster_state_names_do_not_depend_on_routes() {
     let names = |store: &str, routes: &str| {
         let config = parse(&format!(
             "upstream: http://a\nstore: {store}\nlimiters: {{ a: 5/s, b: {{ rate: [3/s, 20/min], key: \
@@ -82,7 +82,7 @@ fn decisions_of_programs_group_limiters_in_a_cluster_alone() {
 }
 
 #[test]
-fn the_state_of_an_instance_is_its_own() {
+fn the_state_of_an_instance_limiter_has_the_name_of_the_instance() {
     let limiter = limiter("{ rate: [3/s, 20/min], key: '{host}', scope: instance }");
     let name = |part| limiter.state_names("paceway", Some("gw-1"), part).of(Some("h"));
     let tag = name(0).split("}:").next().expect("a tag").to_owned();

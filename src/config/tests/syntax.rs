@@ -32,7 +32,10 @@ use rstest::rstest;
 #[case::star_in_quotes("routes: [{ suffix: '*' ]", None)]
 #[case::star_in_a_comment("routes: [{ suffix: /a ] # not *", None)]
 #[case::other_braces("routes: [{ suffix: /a }}]", None)]
-fn what_is_not_yaml_for_want_of_quotes(#[case] text: &str, #[case] wanted: Option<&str>) {
+fn a_value_without_quotes_is_reported_with_the_quoted_form(
+    #[case] text: &str,
+    #[case] wanted: Option<&str>,
+) {
     let error = parse(text).expect_err("must be refused").to_string();
     assert_eq!(error.lines().count(), 1, "{error}");
     let hint = wanted.map(|wanted| format!("; it needs quotes: `\"{wanted}\"`"));
@@ -53,7 +56,7 @@ fn what_is_not_yaml_for_want_of_quotes(#[case] text: &str, #[case] wanted: Optio
 #[case::a_dash_among_keys("limiters:\n  a: 5/s\n  - @b: 5/s")]
 #[case::tab("limiters:\n\t@a: 5/s")]
 #[case::tab_after_a_value("limiters:\n  a: 5/s\n@\tb: 5/s")]
-fn one_message_for_an_indentation(#[case] text: &str) {
+fn reports_one_mistake_for_wrong_indentation(#[case] text: &str) {
     let before = &text[..text.find('@').expect("a mark")];
     let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
     let place = format!("test.yaml:{}:{column}: ", before.matches('\n').count() + 1);

@@ -15,7 +15,7 @@ fn turns(config: &Config) -> Vec<bool> {
 }
 
 #[test]
-fn fair_has_tenants_and_weights() {
+fn reads_tenants_and_weights_of_fair() {
     let config = with(&format!("a: {FAIR}"), &["limiters: [a], max_wait: 1s"]);
     let fair = config.limiters[0].fair.as_ref().expect("fair");
     assert_eq!(fair.by.text(), "{header.x-team}");
@@ -69,7 +69,11 @@ fn all_requests_of_a_limiter_take_turns_if_one_route_has_a_priority() {
     PriorityRule::Header(http::HeaderName::from_static("x-priority")),
     None
 )]
-fn priorities(#[case] text: &str, #[case] expected: PriorityRule, #[case] fixed: Option<Priority>) {
+fn reads_priorities(
+    #[case] text: &str,
+    #[case] expected: PriorityRule,
+    #[case] fixed: Option<Priority>,
+) {
     let config = with("a: 5/s", &[&format!("limiters: [a], priority: {text}, max_wait: 1s")]);
     assert_eq!(config.routes[0].priority, expected);
     assert_eq!(expected.fixed(), fixed);
@@ -181,7 +185,11 @@ fn a_wrong_priority_has_a_reason(#[case] text: &str, #[case] expected: &str) {
 #[case::capitals("5/s", "priority: High", false)]
 #[case::at_the_limiter("{ rate: 5/s, priority: high }", "", false)]
 #[case::at_the_route("5/s", "fair: { by: '{host}' }", false)]
-fn schema_and_parser_agree(#[case] limiter: &str, #[case] route: &str, #[case] is_right: bool) {
+fn schema_and_parser_agree_on_fair(
+    #[case] limiter: &str,
+    #[case] route: &str,
+    #[case] is_right: bool,
+) {
     let text = format!(
         "upstream: http://a\nlimiters: {{ a: {limiter} }}\nroutes: [{{ suffix: /a, limiters: [a], {route} }}]\n"
     );
@@ -255,7 +263,7 @@ fn a_tenant_can_be_a_parameter_of_the_path() {
     &["every request of the route `/0` has the priority `normal`"]
 )]
 #[case::priority("a: 5/s", "limiters: [a], max_wait: 1s, priority: low", &[])]
-fn what_changes_nothing_is_warned_of(
+fn warns_of_fair_without_effect(
     #[case] limiters: &str,
     #[case] route: &str,
     #[case] expected: &[&str],

@@ -13,7 +13,7 @@ fn with(upstream: &str) -> Result<Config, crate::config::ConfigError> {
 }
 
 #[test]
-fn what_is_not_said_is_the_default() {
+fn omitted_upstream_keys_have_defaults() {
     let config = with("url: https://a").expect("a config");
     let upstream = &config.upstreams[0];
     assert_eq!(upstream.timeouts.connect, Duration::from_secs(2));
@@ -28,7 +28,7 @@ fn what_is_not_said_is_the_default() {
 }
 
 #[test]
-fn how_an_upstream_is_spoken_to() {
+fn reads_protocol_and_connection_keys_of_an_upstream() {
     let config = with(
         "urls: [http://a/v2, 'http://b:81/v2/', 'http://[::1]/v2'], connect_timeout: 1ms, response_timeout: 1d, \
          idle_timeout: 5s, pool_size: 0, http2: true, preserve_host: on, forwarded: on",
@@ -242,7 +242,7 @@ fn a_throttle_has_the_values_of_the_file() {
 }
 
 #[test]
-fn an_upstream_whose_bodies_are_read_is_asked_for_plain_ones() {
+fn an_upstream_with_body_conditions_gets_no_accept_encoding() {
     let edits = |more: &str| {
         let text = format!("url: http://a, throttle: {{ when: ['200 with json /e=A'] }}{more}");
         let request = &with(&text).expect("a config").upstreams[0].headers.request;
@@ -269,7 +269,7 @@ fn conditions_without_effect_are_warnings() {
 }
 
 #[test]
-fn health_checks() {
+fn reads_health_checks() {
     let health = |text: &str| {
         let config =
             with(&format!("url: http://a, health: {text}")).map_err(|error| error.to_string())?;

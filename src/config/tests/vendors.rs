@@ -4,7 +4,7 @@ use super::{parse, schema::verdicts};
 use std::fs;
 
 #[test]
-fn every_vendor_has_a_file_that_is_right_and_a_page_that_shows_it() {
+fn every_vendor_has_a_valid_file_that_a_page_shows() {
     let mut files = 0;
     for entry in fs::read_dir("config/vendors").expect("a folder") {
         let path = entry.expect("an entry").path();
@@ -26,7 +26,7 @@ fn every_vendor_has_a_file_that_is_right_and_a_page_that_shows_it() {
 
 /// The head of an answer that is no stream comes when the model has written all of it.
 #[test]
-fn a_long_completion_is_waited_for() {
+fn vendors_of_long_completions_have_a_long_response_timeout() {
     for name in ["anthropic", "google", "openai"] {
         let text = fs::read_to_string(format!("config/vendors/{name}.yaml")).expect("a text");
         let config = parse(&text).expect("a config");

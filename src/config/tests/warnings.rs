@@ -4,7 +4,7 @@ use super::{limiters::with, parse};
 use rstest::rstest;
 
 #[test]
-fn warnings() {
+fn warns_of_rates_that_never_bind() {
     let config = with(
         "a: [3/s, 180/min, 179/62s], b: [500/s, 20/min], c: [3/s, 20/min], d: [3/2s, 9/3s, 4/5s]",
         &["limiters: [a, b, c], max_wait: 1s"],
@@ -39,7 +39,7 @@ fn warnings() {
     "limits_from: { url: 'postgres://a/b', query: q }\nupstreams: { v: { url: http://a, limiters: [row] } }\n",
     false
 )]
-fn nothing_is_limited(#[case] more: &str, #[case] is_warned: bool) {
+fn warns_that_nothing_is_limited(#[case] more: &str, #[case] is_warned: bool) {
     let upstream = if more.contains("upstreams") { "" } else { "upstream: http://a\n" };
     let text = format!(
         "{upstream}{more}limiters: {{ a: {{ algorithm: concurrency, max: 2 }} }}\nroutes: [{{ suffix: '*' }}]\n"
@@ -62,7 +62,7 @@ fn nothing_is_limited(#[case] more: &str, #[case] is_warned: bool) {
 )]
 #[case::a_verb("path: /search:batch", None)]
 #[case::a_port("suffix: /a/:80-", None)]
-fn a_colon_is_no_parameter(#[case] path: &str, #[case] warning: Option<&str>) {
+fn warns_of_a_colon_in_place_of_braces(#[case] path: &str, #[case] warning: Option<&str>) {
     let text = format!(
         "upstream: http://a\nlimiters: {{ a: 1/s }}\nroutes: [{{ name: r, {path}, limiters: [a], max_wait: 0 }}]\n"
     );
@@ -145,20 +145,24 @@ fn a_colon_is_no_parameter(#[case] path: &str, #[case] warning: Option<&str>) {
         "`on_failure` of the limiter `a` is for a store that can be away; `store: memory` never is"
     )
 )]
-fn one_warning(#[case] limiters: &str, #[case] route: &str, #[case] warning: Option<&str>) {
+fn gives_one_warning_for_a_limiter_and_route(
+    #[case] limiters: &str,
+    #[case] route: &str,
+    #[case] warning: Option<&str>,
+) {
     let config = with(limiters, &[&format!("limiters: [a], {route}")]);
     assert_eq!(config.warnings(), warning.into_iter().collect::<Vec<_>>());
 }
 
 #[test]
-fn a_day_begins_at_midnight_in_redis() {
+fn a_daily_window_on_redis_needs_no_warning() {
     let text = "upstream: http://a\nstore: { url: 'redis://a', gateways: 1 }\nroutes: [{ suffix: '*', limiters: [a], max_wait: 0 }]\n\
                 limiters: { a: { algorithm: fixed_window, rate: 50000/day } }\n";
     assert!(parse(text).expect("a config").warnings().is_empty());
 }
 
 #[test]
-fn a_wait_that_outlives_a_drain() {
+fn warns_of_a_wait_that_is_longer_than_the_drain() {
     let yaml = |drain, limiting| {
         format!(
             "drain_timeout: {drain}\nlimiting: {limiting}\nupstream: http://a\nlimiters: {{ a: 1/s }}\n\
@@ -236,7 +240,7 @@ fn warns_of_a_shared_store_without_a_number_of_gateways(
 #[case::no_waits("a: 30/s", "max_wait: 0", "max_wait: 0", false)]
 #[case::observed("a: { rate: 30/s, mode: observe }", "max_wait: 0", "max_wait: 60s", false)]
 #[case::concurrency("a: { algorithm: concurrency, max: 3 }", "max_wait: 0", "max_wait: 9s", false)]
-fn warns_of_requests_that_cannot_wait_beside_others_that_do(
+fn warns_of_requests_that_cannot_wait_on_a_limiter_with_a_queue(
     #[case] limiter: &str,
     #[case] users: &str,
     #[case] batch: &str,

@@ -19,7 +19,7 @@ use super::*;
     Err("`99999999999999999999999999999999...`")
 )]
 #[case::odd(b"\xe9`\t", Err("`???`"))]
-fn costs(#[case] value: &[u8], #[case] expected: Result<i64, &str>) {
+fn reads_costs_from_headers(#[case] value: &[u8], #[case] expected: Result<i64, &str>) {
     let request = request("/", &[("x-cost", value)]);
     let cost = Cost::parse("{header.x-cost}").expect("a cost");
     let expected = expected.map_err(|value| {
@@ -31,7 +31,7 @@ fn costs(#[case] value: &[u8], #[case] expected: Result<i64, &str>) {
 }
 
 #[test]
-fn a_cost_that_the_request_does_not_name_is_one() {
+fn a_missing_cost_is_one() {
     let request = request("/", &[]);
     let cost = Cost::parse("{header.x-cost}").expect("a cost");
     assert_eq!(cost.of(&parts(&request), 500, "a"), Ok(1));
@@ -51,7 +51,7 @@ fn a_cost_that_the_request_does_not_name_is_one() {
 #[case::host("{host}", "is never a number")]
 #[case::method("{method}", "is never a number")]
 #[case::path("{path}", "is never a number")]
-fn no_cost(#[case] text: &str, #[case] reason: &str) {
+fn refuses_texts_that_are_no_cost(#[case] text: &str, #[case] reason: &str) {
     let error = Cost::parse(text).expect_err("no cost");
     assert!(error.starts_with(reason), "{error}");
 }

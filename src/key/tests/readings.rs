@@ -60,7 +60,7 @@ fn cookies_in_several_fields_are_one_header() {
 #[case::v6("2001:db8:1:2:3::4", "2001:db8:1:2::/64")]
 #[case::v4("192.0.2.7", "192.0.2.7")]
 #[case::mapped("::ffff:192.0.2.7", "192.0.2.7")]
-fn a_network_is_that_of_an_ipv6_address(#[case] ip: &str, #[case] key: &str) {
+fn a_network_key_is_the_prefix_of_an_ipv6_address(#[case] ip: &str, #[case] key: &str) {
     let request = request("/", &[]);
     let parts = Parts { client_ip: ip.parse().expect("an address"), ..parts(&request) };
     assert_eq!(template("{client_ip/64}").fill(&parts).as_deref(), Ok(key));

@@ -28,7 +28,11 @@ fn template(text: &str) -> PathTemplate {
 #[case::escaped("/%61/{b}", "/a/x", Some("b=x"))]
 #[case::escaped_slash("/a%2fb/{c}", "/a%2Fb/x", Some("c=x"))]
 #[case::case_of_keys("/A/{b}", "/A/X", Some("b=x"))]
-fn matches(#[case] text: &str, #[case] path: &str, #[case] expected: Option<&str>) {
+fn a_template_matches_paths_and_finds_values(
+    #[case] text: &str,
+    #[case] path: &str,
+    #[case] expected: Option<&str>,
+) {
     let template = template(text);
     assert_eq!(template.matches(path.as_bytes()), expected.is_some());
     let value = |name| template.value(name, path, &Paths::default());
@@ -59,7 +63,7 @@ fn matches(#[case] text: &str, #[case] path: &str, #[case] expected: Option<&str
     "may not hold `*`: a path is compared as written; one segment is `{name}`"
 )]
 #[case::dots("/a/../{b}", "can never match: paths are compared without segments such as `..`")]
-fn mistakes(#[case] text: &str, #[case] expected: &str) {
+fn refuses_wrong_templates_with_a_reason(#[case] text: &str, #[case] expected: &str) {
     let reason = PathTemplate::parse(text, &Paths::default()).expect_err("a mistake");
     assert!(reason.starts_with(expected), "{reason}");
 }
@@ -79,7 +83,7 @@ fn mistakes(#[case] text: &str, #[case] expected: &str) {
 #[case("/a/{*x}", "/a", Relation::Apart)]
 #[case("/a/{x}", "/b/{x}", Relation::Apart)]
 #[case("/bot{x}", "/bot", Relation::Apart)]
-fn relations(#[case] one: &str, #[case] other: &str, #[case] expected: Relation) {
+fn compares_two_templates(#[case] one: &str, #[case] other: &str, #[case] expected: Relation) {
     let (one, other) = (template(one), template(other));
     let reverse = match expected {
         Relation::MoreLiteral => Relation::LessLiteral,
@@ -103,7 +107,7 @@ fn templates() -> impl Strategy<Value = String> {
 #[case::parameters("/v2/%20;")]
 #[case::before_a_slash("/v2/%20/")]
 #[case::with_a_dot("/v2/%20.")]
-fn spaces_alone_are_no_value(#[case] path: &str) {
+fn spaces_alone_do_not_match_a_parameter(#[case] path: &str) {
     let paths = Paths::default().with_dot_segments();
     assert_eq!(template("/v2/{x}").value("x", path, &paths), None);
 }
@@ -121,7 +125,7 @@ fn spaces_at_the_end_are_no_part_of_a_value(#[case] path: &str) {
 proptest! {
     /// A template matches the paths and finds the values that matchit does.
     #[test]
-    fn it_matches_as_matchit_does(text in templates(), path in "(/[ab]{1,2}){1,4}") {
+    fn templates_match_as_in_matchit(text in templates(), path in "(/[ab]{1,2}){1,4}") {
         let mut router = matchit::Router::new();
         router.insert(text.as_str(), ()).expect("its syntax");
         let own = template(&text);
@@ -156,7 +160,7 @@ proptest! {
 
     /// All spellings of a path that have one normal form give one value.
     #[test]
-    fn a_spelling_gets_no_value_of_its_own(
+    fn all_spellings_of_a_path_give_one_value(
         segment in "([a-c.;0-9]|%20|%[2-7][0-9A-Fa-f]){1,8}",
         mark in "[;/]{0,2}",
         has_templates: bool,

@@ -48,7 +48,7 @@ async fn a_reservation_is_refunded_once() {
 }
 
 #[tokio::test]
-async fn the_oldest_and_those_whose_time_has_ended_are_forgotten() {
+async fn the_oldest_and_expired_reservations_are_forgotten() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
     let all = KeptReservations::default();
     let (now, later) = (Instant::now(), Instant::now() + KEPT_FOR);

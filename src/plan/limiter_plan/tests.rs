@@ -60,7 +60,7 @@ fn asked(plan: &Plan) -> Vec<String> {
 /// The permits that were used before count for as long as the old rule and its waiting requests reach, and for the time in which other
 /// gateways get the new file.
 #[tokio::test(start_paused = true)]
-async fn former_states_are_asked_until_their_permits_count_no_more() {
+async fn former_states_are_checked_until_their_permits_expire() {
     let window = |rest: &str| format!("{{ algorithm: sliding_window, {rest} }}");
     let key = "key: '{header.x-shop}'";
     let first = plan(&window("rate: 20/s"), "x");
@@ -82,7 +82,7 @@ async fn former_states_are_asked_until_their_permits_count_no_more() {
 
 /// The name of the limiter passes to another rate, which has to wait for the state.
 #[tokio::test(start_paused = true)]
-async fn a_rate_waits_for_the_state_that_it_takes_over() {
+async fn a_renamed_rate_waits_for_the_former_state() {
     let window = |rates: &str| format!("{{ algorithm: sliding_window, rate: {rates} }}");
     let enforced = |plan: &Plan| -> Vec<bool> {
         plan.limiters[0].checks.iter().map(|check| check.enforce).collect()
@@ -115,7 +115,7 @@ async fn a_rate_waits_for_the_state_that_it_takes_over() {
 #[case::calls("x: { algorithm: concurrency, max: 5 }")]
 #[case::absent("y: 5/s")]
 #[tokio::test(start_paused = true)]
-async fn a_limiter_that_comes_back_asks_the_states_that_it_had(#[case] between: &str) {
+async fn a_returning_limiter_checks_its_former_states(#[case] between: &str) {
     let text =
         format!("upstream: http://a\nlimiters: {{ {between} }}\nroutes: [{{ suffix: /1 }}]\n");
     let between = Config::parse(&text, "test", Path::new("."), &|_| None).expect("a config");
@@ -137,7 +137,7 @@ async fn a_limiter_that_comes_back_asks_the_states_that_it_had(#[case] between: 
 
 /// A limiter that only observed has counted, too.
 #[test]
-fn a_former_state_that_only_observed_is_enforced_with_its_limiter() {
+fn a_former_observed_state_is_enforced_with_its_limiter() {
     let first = plan("{ algorithm: sliding_window, rate: 500/min, mode: observe }", "x");
     let second = with(&first, "{ algorithm: sliding_window, rate: [5/s, 500/min] }");
     assert_eq!(asked(&second)[2], "S:x:k 500");
@@ -158,7 +158,7 @@ fn a_removed_rate_ends_and_a_replaced_one_does_not() {
 
 /// The hash tag of a Cluster decides which states one call can ask.
 #[test]
-fn a_cluster_asks_no_former_state_on_another_server() {
+fn in_a_cluster_former_states_on_other_servers_are_not_checked() {
     let of = |limiter: &str| {
         let text = format!(
             "upstream: http://a\nstore: redis-cluster://r\nlimiters: {{ x: {limiter} }}\n\

@@ -26,14 +26,14 @@ fn plan(routes: [&str; 2]) -> Plan {
     "upstream: a, limiters: [x], max_wait: 2s, headers: { response: { remove: [Server] } }",
     2
 )]
-fn routes_share_what_is_the_same(#[case] other: &str, #[case] expected: usize) {
+fn routes_share_equal_policies(#[case] other: &str, #[case] expected: usize) {
     let plan = plan(["upstream: a, limiters: [x], max_wait: 2s", other]);
     let of_the_second = plan.counters[0].direct[1].policy;
     assert_eq!((plan.policies.len(), of_the_second), (expected, expected - 1));
 }
 
 #[test]
-fn each_worker_asks_with_its_own() {
+fn each_worker_has_its_own_checks() {
     let plan = plan(["upstream: a, limiters: [x]", "upstream: a"]);
     let [one, other] = &plan.counters[..] else { panic!("two workers") };
     assert_eq!(one.fixed, other.fixed);

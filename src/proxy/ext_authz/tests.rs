@@ -35,7 +35,7 @@ fn the_attributes_are_a_request_without_the_framing_of_the_original() {
 }
 
 #[test]
-fn raw_headers_keep_their_bytes_and_their_number() {
+fn raw_headers_keep_bytes_and_count() {
     let field = |value: &'static [u8]| RawHeader {
         key: "x-a".into(),
         raw_value: Bytes::from_static(value),
@@ -55,12 +55,12 @@ fn raw_headers_keep_their_bytes_and_their_number() {
 #[case::no_path("GET", "")]
 #[case::an_authority("CONNECT", "api.test:443")]
 #[case::a_space("GET", "/a b")]
-fn attributes_that_describe_no_request(#[case] method: &str, #[case] path: &str) {
+fn refuses_attributes_that_describe_no_request(#[case] method: &str, #[case] path: &str) {
     assert!(matches!(restored(described(method, path, &[])), Err(Failure::BadRequest(_))));
 }
 
 #[test]
-fn a_header_that_is_none_of_http_is_refused() {
+fn refuses_a_header_that_http_forbids() {
     let refused = restored(described("GET", "/", &[("x-a", "b\r\nx-c: d")]));
     assert!(matches!(refused, Err(Failure::BadRequest(_))));
 }

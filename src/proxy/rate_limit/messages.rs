@@ -175,7 +175,7 @@ mod tests {
     use crate::proxy::unary::{decode, encode};
 
     #[test]
-    fn a_question_as_envoy_writes_it() {
+    fn reads_a_rate_limit_request_of_envoy() {
         // domain: "d", descriptors: [{ entries: [{ key: "a", value: "b" }], limit: {...}, hits_addend: { value: 3 } }], hits: 2
         let descriptor = b"\x0a\x06\x0a\x01a\x12\x01b\x12\x04\x08\x05\x10\x01\x1a\x02\x08\x03";
         let mut message = b"\x0a\x01d\x12".to_vec();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_can_be_read() {
+    fn a_written_answer_can_be_decoded() {
         let rate = Rate { count: 5, period: Duration::from_secs(60) };
         let status = DescriptorStatus {
             code: RateLimitCode::OverLimit.into(),

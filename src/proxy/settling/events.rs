@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn data_is_read_whatever_is_around_it() {
+    fn reads_data_among_other_fields() {
         let stream =
             b": hello\nevent: a\ndata: {\"a\":1}\n\nid: 5\r\ndata:{\r\ndata:}\r\n\r\ndata: last";
         assert_eq!(events(&[stream]).0, ["{\"a\":1}", "{\n}", "last"]);
@@ -143,14 +143,14 @@ mod tests {
     proptest! {
         /// The pieces in which a stream comes change nothing.
         #[test]
-        fn pieces_do_not_matter(stream in "(data: ?[a-c]{0,3}|:x|event: y)?\r?\n{0,2}(data: [a-c]{0,3}[\r\n]{1,3}){0,4}", at in 0..60usize) {
+        fn events_do_not_depend_on_how_bytes_are_split(stream in "(data: ?[a-c]{0,3}|:x|event: y)?\r?\n{0,2}(data: [a-c]{0,3}[\r\n]{1,3}){0,4}", at in 0..60usize) {
             let at = at.min(stream.len());
             let (first, second) = stream.as_bytes().split_at(at);
             prop_assert_eq!(events(&[first, second]), events(&[stream.as_bytes()]));
         }
 
         #[test]
-        fn anything_can_be_read(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..8)) {
+        fn any_bytes_are_read_without_panic(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..8)) {
             let pieces: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
             events(&pieces);
         }

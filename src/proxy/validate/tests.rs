@@ -64,7 +64,7 @@ fn refused(request: http::request::Builder, limits: Limits) -> Option<u16> {
 #[case::port_with_a_sign("a:+1", false)]
 #[case::port_too_high("a:65536", false)]
 #[case::two_ports("a:1:2", false)]
-fn hosts(#[case] text: &str, #[case] is: bool) {
+fn recognises_hosts(#[case] text: &str, #[case] is: bool) {
     assert_eq!(is_host(text.as_bytes()), is);
 }
 
@@ -99,7 +99,7 @@ fn http2_without_any_host_is_refused() {
 #[case::an_echo("TRACE", None, Some(405))]
 #[case::small_letters("get", None, Some(400))]
 #[case::any_other("M-SEARCH", None, None)]
-fn methods(
+fn refuses_unsupported_methods(
     #[case] method: &str,
     #[case] protocol: Option<&'static str>,
     #[case] status: Option<u16>,
@@ -135,7 +135,7 @@ fn headers_of_http2_are_counted(
 #[case::many_readings(&format!("https://a{}", "/%2e;\\\\%u0061".repeat(200)), Some(400))]
 #[case::long_and_plain(&format!("https://a{}", "/a%2f;b".repeat(1000)), None)]
 #[case::json("https://a/{\"a\":[1|2]}", None)]
-fn targets_of_http2(#[case] target: &str, #[case] status: Option<u16>) {
+fn refuses_invalid_targets_of_http2(#[case] target: &str, #[case] status: Option<u16>) {
     let request = Request::builder().version(Version::HTTP_2).uri(target);
     assert_eq!(refused(request, Limits::default()), status);
 }
@@ -144,7 +144,11 @@ fn targets_of_http2(#[case] target: &str, #[case] status: Option<u16>) {
 #[case::none(None, "999", None)]
 #[case::as_much_as_may(Some(4), "4", None)]
 #[case::more(Some(4), "5", Some(413))]
-fn lengths(#[case] body: Option<u64>, #[case] length: &str, #[case] status: Option<u16>) {
+fn refuses_bodies_above_the_limit_by_length(
+    #[case] body: Option<u64>,
+    #[case] length: &str,
+    #[case] status: Option<u16>,
+) {
     let request = Request::builder().uri("/").header(HOST, "a").header(CONTENT_LENGTH, length);
     assert_eq!(refused(request, Limits { body, ..Limits::default() }), status);
 }
@@ -156,7 +160,7 @@ fn lengths(#[case] body: Option<u64>, #[case] length: &str, #[case] status: Opti
 #[case::two_alike(&["5", "5"], Some(400))]
 #[case::a_sign(&["+5"], Some(400))]
 #[case::too_many_digits(&["99999999999999999999"], Some(400))]
-fn a_length_is_one_number(#[case] lengths: &[&str], #[case] status: Option<u16>) {
+fn refuses_lengths_that_are_not_one_number(#[case] lengths: &[&str], #[case] status: Option<u16>) {
     let mut request = Request::builder().version(Version::HTTP_2).uri("https://a/").method("POST");
     for length in lengths {
         request = request.header(CONTENT_LENGTH, *length);

@@ -165,7 +165,10 @@ fn of_templates(segments: &[String]) -> usize {
 #[case::dots_behind_parameters("/search/;/..", Err(()))]
 #[case::a_longer_suffix_of_another_reading("/a/search/x/search/x//..//..//..", Ok(1))]
 #[case::an_end_of_parameters("/x;s.json", Err(()))]
-fn spellings(#[case] path: &str, #[case] expected: Result<usize, ()>) {
+fn finds_one_route_for_all_readings_or_none(
+    #[case] path: &str,
+    #[case] expected: Result<usize, ()>,
+) {
     let (table, routes) = &TABLES[0];
     let covers = |one: usize, other: usize| routes[one].covers(&routes[other]);
     let found = table.find_covering(&Method::GET, None, path, covers);
@@ -183,7 +186,7 @@ fn spellings(#[case] path: &str, #[case] expected: Result<usize, ()>) {
 #[case::dots_and_spaces("/V2/search.%20", 0)]
 #[case::line_end("/search%0a", 1)]
 #[case::line_end_before_dots("/search%0a/.", 1)]
-fn the_stricter_route(#[case] path: &str, #[case] expected: usize) {
+fn ambiguous_paths_take_the_stricter_route(#[case] path: &str, #[case] expected: usize) {
     let (table, routes) = &TABLES[1];
     let covers = |one: usize, other: usize| routes[one].covers(&routes[other]);
     assert_eq!(table.find_covering(&Method::GET, None, path, covers), Ok(Some(expected)));
@@ -193,7 +196,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
-    fn no_spelling_gets_past_the_limiters_of_the_path_that_an_origin_serves(
+    fn no_spelling_evades_the_limiters_of_the_served_path(
         pieces in prop::collection::vec(prop::sample::select(&PIECES[..]), 1..10),
     ) {
         let path = format!("/{}", pieces.concat());
@@ -211,7 +214,7 @@ proptest! {
     }
 
     #[test]
-    fn no_spelling_gets_past_the_limiters_and_the_buckets_of_a_template(
+    fn no_spelling_evades_the_limiters_and_buckets_of_a_template(
         pieces in prop::collection::vec(prop::sample::select(&PIECES[..]), 1..10),
     ) {
         let path = format!("/{}", pieces.concat());

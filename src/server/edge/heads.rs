@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_refusal_becomes_a_problem_with_its_date_and_our_limits() {
+    fn a_bare_refusal_becomes_a_problem_that_names_the_limits() {
         let limits =
             Limits { headers: 7, header_bytes: 1234, uri: 100, body: None, ..Limits::default() };
         let bare = bare("431 Request Header Fields Too Large");
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_target_is_too_long_that_is_said() {
+    fn a_too_long_target_is_reported_as_414() {
         let limits = Limits { uri: 100, ..Limits::default() };
         let bare = bare("431 Request Header Fields Too Large");
         for (start, expected) in
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn other_answers_stay() {
+    fn other_answers_are_unchanged() {
         let answers: [&[u8]; 3] = [
             b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n",
             b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\ndate: x\r\n\r\n",
@@ -162,7 +162,7 @@ mod tests {
         "X: y\r\n\r\nContent-Length: 5\nPOST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",
         false
     )]
-    fn framings_of_one_message(#[case] fields: &str, #[case] both: bool) {
+    fn recognises_two_framings_of_one_message(#[case] fields: &str, #[case] both: bool) {
         assert_eq!(has_both_framings(format!("POST / HTTP/1.1\r\n{fields}").as_bytes()), both);
     }
 }

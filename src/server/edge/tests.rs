@@ -103,7 +103,7 @@ async fn hints_come_at_once_and_before_the_answer() {
 }
 
 #[tokio::test]
-async fn hints_that_come_with_the_answer_stand_before_it() {
+async fn hints_sent_with_the_answer_precede_it() {
     let mut client = serve(|stream| async move { stream.inform(HINTS) }).await;
     client.write_all(&REQUEST.repeat(2)).await.unwrap();
     let all = until(&mut client, "ok").await;
@@ -116,14 +116,14 @@ async fn hints_that_come_with_the_answer_stand_before_it() {
 }
 
 #[tokio::test]
-async fn an_old_client_gets_none() {
+async fn an_http_1_0_client_gets_no_hints() {
     let mut client = serve(|stream| async move { stream.inform(HINTS) }).await;
     client.write_all(b"GET / HTTP/1.0\r\nHost: x\r\n\r\n").await.unwrap();
     assert!(until(&mut client, "ok").await.starts_with("HTTP/1.0 200 OK\r\n"));
 }
 
 #[tokio::test]
-async fn what_comes_too_late_or_is_too_much_is_not_passed_on() {
+async fn late_or_excessive_hints_are_dropped() {
     let mut client = serve(|stream| async move {
         stream.inform(&b"HTTP/1.1 103 Early Hints\r\n\r\n".repeat(1000));
         let late = stream.clone();
@@ -144,7 +144,7 @@ async fn what_comes_too_late_or_is_too_much_is_not_passed_on() {
 }
 
 #[tokio::test]
-async fn of_what_was_read_only_the_last_is_kept() {
+async fn only_the_last_read_bytes_are_kept() {
     let kept = Arc::new(Mutex::new(0));
     let most = kept.clone();
     let mut client = serve(move |stream| {

@@ -61,7 +61,7 @@ fn a_condition_is_shown_as_it_was_written(#[case] text: &str) {
 #[case("200 with json $.error.code=A", "did you mean `json /error/code`?")]
 #[case("200 with /errors/0=A", "`with json /errors/0`")]
 #[case("200 with json /a~2b", "neither `~0`")]
-fn a_mistake_says_what_to_write(#[case] text: &str, #[case] reason: &str) {
+fn a_wrong_condition_is_reported_with_the_remedy(#[case] text: &str, #[case] reason: &str) {
     let said = Condition::parse(text).unwrap_err();
     assert!(said.contains(reason), "{text}: {said}");
 }
@@ -81,7 +81,7 @@ fn a_mistake_says_what_to_write(#[case] text: &str, #[case] reason: &str) {
 #[case::part_and_another("429 with a~\"x and y\" and b", 429, &[("a", "-x and y-")], false)]
 #[case::one_of_two("429 with a and b", 429, &[("a", "")], false)]
 #[case::both("429 with a and b", 429, &[("a", ""), ("b", "")], true)]
-fn the_head_decides(
+fn conditions_match_heads(
     #[case] text: &str,
     #[case] status: u16,
     #[case] head: &[(&'static str, &'static str)],
@@ -110,7 +110,7 @@ fn the_head_decides(
 #[case("/nothing=null", false)]
 #[case("/errors", true)]
 #[case("/errors=x", false)]
-fn the_body_decides(#[case] pointer: &str, #[case] met: bool) {
+fn conditions_match_bodies(#[case] pointer: &str, #[case] met: bool) {
     let body = json!({
         "errors": [{"extensions": {"code": "THROTTLED"}}, {"extensions": {"code": "SECOND"}}],
         "a/b": 1.5, "is": true, "nothing": null,

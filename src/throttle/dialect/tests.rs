@@ -211,7 +211,7 @@ fn a_refusal_waits_for_the_exhausted_quota(#[case] lines: &[&str], #[case] after
 #[case::stripe_lock(Style::Stripe, 429, &[], None)]
 #[case::anthropic_overloaded(Style::Anthropic, 529, &[], Some(1.0))]
 #[case::auto(Style::Auto, 529, &[], None)]
-fn a_style_says_which_answers_are_refusals(
+fn each_style_recognises_its_refusals(
     #[case] style: Style,
     #[case] status: u16,
     #[case] lines: &[&str],
@@ -233,7 +233,7 @@ fn every_style_has_conditions_that_can_be_read() {
 }
 
 #[test]
-fn a_style_reads_no_headers_of_others() {
+fn a_style_reads_only_its_own_headers() {
     let lines = ["x-ratelimit-remaining: 0", "ratelimit-remaining: 3"];
     let remaining = |style| {
         hear(style, 200, &lines).quotas.iter().map(|quota| quota.remaining).collect::<Vec<_>>()
@@ -262,7 +262,7 @@ fn shopify_names_the_points_in_the_body() {
 #[case::part_of_it_among_several("account", 4000, 3600, false, None)]
 #[case::much_less("search", 5, 1, true, None)]
 #[case::shorter_period("account", 4000, 60, true, None)]
-fn a_report_is_of_the_limiter_with_its_limit(
+fn a_report_concerns_the_limiter_with_the_same_limit(
     #[case] limiter: &str,
     #[case] count: u64,
     #[case] period: u64,
@@ -277,7 +277,7 @@ fn a_report_is_of_the_limiter_with_its_limit(
 }
 
 #[test]
-fn a_report_is_of_the_limiter_with_its_window_or_name() {
+fn a_report_concerns_the_limiter_with_the_same_window_or_name() {
     let heard = hear(
         Style::Auto,
         200,

@@ -42,13 +42,13 @@ fn fail(
 }
 
 #[test]
-fn equals_take_turns() {
+fn equally_loaded_addresses_take_turns() {
     let (group, now) = (group(3), Instant::now());
     assert_eq!(ports(&group, now, 9), HashMap::from([(1, 3), (2, 3), (3, 3)]));
 }
 
 #[test]
-fn the_least_loaded_is_chosen() {
+fn the_least_loaded_address_is_chosen() {
     let (group, now) = (group(3), Instant::now());
     let mut held: Vec<_> = (0..3).filter_map(|_| group.pick(now, &[])).collect();
     let free = port(&held.remove(1));
@@ -58,7 +58,7 @@ fn the_least_loaded_is_chosen() {
 }
 
 #[test]
-fn none_is_tried_twice_for_a_request() {
+fn no_address_is_tried_twice_for_a_request() {
     let (group, now) = (group(3), Instant::now());
     let mut tried = Vec::new();
     while let Some(picked) = group.pick(now, &tried) {
@@ -70,7 +70,7 @@ fn none_is_tried_twice_for_a_request() {
 }
 
 #[test]
-fn a_failed_connect_ejects_at_once() {
+fn a_failed_connect_ejects_an_address_at_once() {
     let (group, now) = (group(3), Instant::now());
     assert_eq!(
         fail(&group, 2, AddressFailure::Unreachable, now),
@@ -80,7 +80,7 @@ fn a_failed_connect_ejects_at_once() {
 }
 
 #[test]
-fn three_failures_in_a_row_eject_and_an_answer_between_them_does_not() {
+fn only_three_failures_in_a_row_eject_an_address() {
     let (group, now) = (group(2), Instant::now());
     let failed = || fail(&group, 1, AddressFailure::NoAnswer, now);
     assert_eq!((failed(), failed()), (None, None));
@@ -91,7 +91,7 @@ fn three_failures_in_a_row_eject_and_an_answer_between_them_does_not() {
 }
 
 #[test]
-fn what_was_on_its_way_when_it_was_ejected_changes_nothing() {
+fn calls_sent_before_the_ejection_do_not_extend_it() {
     let (group, now) = (group(2), Instant::now());
     fail(&group, 1, AddressFailure::Unreachable, now);
     for _ in 0..5 {
@@ -106,7 +106,7 @@ fn what_was_on_its_way_when_it_was_ejected_changes_nothing() {
 }
 
 #[test]
-fn afterwards_one_request_tries_it_and_the_others_wait_for_the_outcome() {
+fn one_request_tries_an_ejected_address_again() {
     let (group, now) = (group(2), Instant::now());
     fail(&group, 1, AddressFailure::Unreachable, now);
     let early = now + SECOND - Duration::from_micros(1);
@@ -124,7 +124,7 @@ fn afterwards_one_request_tries_it_and_the_others_wait_for_the_outcome() {
 }
 
 #[test]
-fn a_trial_without_a_verdict_leaves_it_to_another() {
+fn a_dropped_trial_leaves_the_address_to_the_next_request() {
     let (group, now) = (group(2), Instant::now());
     fail(&group, 1, AddressFailure::Unreachable, now);
     let later = now + SECOND;
@@ -135,7 +135,7 @@ fn a_trial_without_a_verdict_leaves_it_to_another() {
 }
 
 #[test]
-fn each_trial_that_fails_doubles_the_time_up_to_30_seconds() {
+fn each_failed_trial_doubles_the_ejection_up_to_30_seconds() {
     let group = group(2);
     let mut now = Instant::now();
     fail(&group, 1, AddressFailure::Unreachable, now);
@@ -167,7 +167,7 @@ fn each_trial_that_fails_doubles_the_time_up_to_30_seconds() {
 #[rstest]
 #[case::unreachable(AddressFailure::Unreachable)]
 #[case::no_answer(AddressFailure::NoAnswer)]
-fn the_last_one_is_never_ejected(#[case] fault: AddressFailure) {
+fn the_last_address_is_never_ejected(#[case] fault: AddressFailure) {
     let (group, now) = (group(2), Instant::now());
     fail(&group, 1, AddressFailure::Unreachable, now);
     for _ in 0..10 {
@@ -177,7 +177,7 @@ fn the_last_one_is_never_ejected(#[case] fault: AddressFailure) {
 }
 
 #[test]
-fn when_all_are_out_the_one_whose_time_is_soonest_is_used() {
+fn with_all_addresses_ejected_the_next_to_return_is_used() {
     let (all, now) = (group(3), Instant::now());
     fail(&all, 2, AddressFailure::Unreachable, now);
     fail(&all, 1, AddressFailure::Unreachable, now + SECOND / 2);
@@ -189,7 +189,7 @@ fn when_all_are_out_the_one_whose_time_is_soonest_is_used() {
 }
 
 #[test]
-fn a_request_that_has_tried_all_that_work_tries_those_that_are_out() {
+fn a_request_tries_ejected_addresses_after_all_working_ones() {
     let (group, now) = (group(2), Instant::now());
     fail(&group, 1, AddressFailure::Unreachable, now);
     let first = group.pick(now, &[]).expect("an address");
@@ -199,7 +199,7 @@ fn a_request_that_has_tried_all_that_work_tries_those_that_are_out() {
 }
 
 #[test]
-fn an_address_is_dead_after_a_whole_time_out_in_vain() {
+fn an_address_is_dead_after_a_whole_connect_timeout() {
     let (address, start) = (address(1), Instant::now());
     let (limit, second) = (2 * SECOND, SECOND);
     address.note_unreached(start, start);
@@ -215,7 +215,7 @@ fn an_address_is_dead_after_a_whole_time_out_in_vain() {
 }
 
 #[test]
-fn one_attempt_at_a_dead_address_outlasts_its_request() {
+fn one_connect_to_a_dead_address_outlasts_its_request() {
     let address = address(1);
     let probe = address.probe();
     assert!(probe.is_some() && address.probe().is_none());

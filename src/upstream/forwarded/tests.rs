@@ -47,7 +47,7 @@ fn told(
 }
 
 #[test]
-fn what_a_client_says_of_itself_is_replaced() {
+fn forwarding_headers_of_a_client_are_replaced() {
     let sent = [
         ("host", "api.internal:8080"),
         ("x-forwarded-for", "6.6.6.6"),
@@ -70,7 +70,7 @@ fn what_a_client_says_of_itself_is_replaced() {
 }
 
 #[test]
-fn what_a_trusted_proxy_says_stays_with_its_address_behind() {
+fn forwarding_headers_of_a_trusted_proxy_are_extended() {
     let sent = [
         ("host", "api.internal"),
         ("x-forwarded-for", "6.6.6.6, 203.0.113.9"),
@@ -94,7 +94,7 @@ fn what_a_trusted_proxy_says_stays_with_its_address_behind() {
 }
 
 #[test]
-fn a_proxy_that_tells_the_scheme_alone_means_its_port() {
+fn a_scheme_without_a_port_implies_its_default_port() {
     let got = told("10.0.0.1", |way| way.is_trusted = true, &[("x-forwarded-proto", "https")]);
     assert_eq!(
         (got.get("x-forwarded-port"), &got["x-forwarded-proto"]),
@@ -103,7 +103,7 @@ fn a_proxy_that_tells_the_scheme_alone_means_its_port() {
 }
 
 #[test]
-fn an_open_quote_of_a_trusted_proxy_does_not_swallow_what_we_say() {
+fn an_open_quote_does_not_swallow_the_appended_element() {
     let both = |way: &mut ForwardContext<'_>| (way.is_trusted, way.forwarded) = (true, true);
     let got = told("2001:db8::1", both, &[("forwarded", "for=\"6.6.6.6"), ("host", "h")]);
     let all: Vec<_> = got.get_all(FORWARDED).iter().collect();
@@ -132,7 +132,7 @@ fn an_open_quote_of_a_trusted_proxy_does_not_swallow_what_we_say() {
 #[case::spaces_around_equals("for = a", false)]
 #[case::two_in_one("for=a for=b", false)]
 #[case::obs_text("for=\u{e9}", false)]
-fn lists(#[case] value: &str, #[case] is: bool) {
+fn recognises_forwarded_lists(#[case] value: &str, #[case] is: bool) {
     assert_eq!(is_list(value.as_bytes()), is);
 }
 
@@ -153,7 +153,7 @@ fn elements(list: &[u8]) -> Vec<Vec<u8>> {
 
 proptest! {
     #[test]
-    fn what_is_appended_to_a_list_is_an_element_of_its_own(
+    fn an_appended_element_stays_separate(
         pieces in prop::collection::vec(
             prop::sample::select(&["a=a", "a=\"", "\"", ",", ";", "\\", "\\\"", " ", "b=\"c,\"", ", "][..]),
             0..8,
@@ -180,7 +180,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_list_or_none(value: Vec<u8>) {
+    fn any_bytes_are_checked_without_panic(value: Vec<u8>) {
         is_list(&value);
     }
 }

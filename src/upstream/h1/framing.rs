@@ -251,7 +251,7 @@ mod tests {
     #[case::extensions("2;a=b\r\nok\r\n0;c\r\n\r\n", "ok")]
     #[case::trailers("2\r\nok\r\n0\r\na: b\r\n\r\n", "ok")]
     #[case::zeros("002\r\nok\r\n000\r\n\r\n", "ok")]
-    fn chunks_are_taken_out_however_they_come(#[case] text: &str, #[case] data: &str) {
+    fn decodes_chunks_in_any_pieces(#[case] text: &str, #[case] data: &str) {
         let text = text.as_bytes();
         for cut in 0..text.len() {
             let (one, other) = text.split_at(cut);
@@ -271,7 +271,7 @@ mod tests {
     #[case::shorter("4\r\nok\r\n0\r\n\r\n\r\n")]
     #[case::huge("11112222333344445\r\n")]
     #[case::bad_trailer("0\r\nno field\r\n\r\n")]
-    fn what_is_no_chunk(#[case] text: &str) {
+    fn refuses_bytes_that_are_no_chunk(#[case] text: &str) {
         assert!(decoded(CHUNKS, &[text.as_bytes()]).is_err(), "{text:?}");
     }
 
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_end_of_the_connection_means() {
+    fn the_end_of_a_connection_completes_only_open_bodies() {
         for (mut decoder, is_whole) in [
             (Decoder::Done, true),
             (Decoder::Open, true),
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_holds_both_ways() {
+    fn a_length_is_enforced_in_both_directions() {
         let (mut encoder, mut out) = (Encoder::Sized(3), Vec::new());
         assert!(encoder.before(&Bytes::from_static(b"ab"), &mut out).is_ok());
         assert!(encoder.end(std::iter::empty(), &mut out).is_err(), "one is missing");
@@ -310,7 +310,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_put_into_chunks_comes_out_of_them(
+        fn encoded_chunks_decode_to_the_body(
             pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..8),
         ) {
             let (mut encoder, mut out) = (Encoder::Chunks, Vec::new());

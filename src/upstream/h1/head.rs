@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_written_as_it_is() {
+    fn a_request_is_written_unchanged() {
         let request = Request::post("/a?b=c").header("host", "x").header("a", "1").header("a", "2");
         let request = request.body(()).expect("a request");
         let mut out = Vec::new();
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_is_read_with_what_stands_behind_it_left() {
+    fn reading_a_response_leaves_the_following_bytes() {
         let mut input = BytesMut::from("HTTP/1.1 200 Fine\r\nA: 1\r\nb:2\r\na: 3\r\n\r\nrest");
         let mut response = Response::new(());
         let facts = take(&mut input, &mut KnownNames::default(), &mut response)
@@ -194,7 +194,7 @@ mod tests {
     #[case::old("HTTP/1.0 204 No Content\r\n\r\n", false)]
     #[case::closing("HTTP/1.1 204 No Content\r\nConnection: x, Close\r\n\r\n", false)]
     #[case::twice("HTTP/1.1 204 X\r\nConnection: close\r\nConnection: keep-alive\r\n\r\n", false)]
-    fn connections_that_stay(#[case] text: &str, #[case] stays: bool) {
+    fn recognises_connections_that_stay_open(#[case] text: &str, #[case] stays: bool) {
         assert_eq!(taken(text).expect("a head").expect("whole").stays_open, stays);
     }
 
@@ -207,12 +207,12 @@ mod tests {
     #[case::space_before_colon("HTTP/1.1 200 OK\r\nA : b\r\n\r\n")]
     #[case::folded("HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n")]
     #[case::nul("HTTP/1.1 200 OK\r\nA: \0\r\n\r\n")]
-    fn what_is_no_response(#[case] text: &str) {
+    fn refuses_bytes_that_are_no_response(#[case] text: &str) {
         assert!(matches!(taken(text), Err(WireError::Syntax(_))), "{text:?}");
     }
 
     #[test]
-    fn heads_have_bounds() {
+    fn heads_are_bounded() {
         let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(FIELDS + 1));
         assert!(taken(&many).is_err());
         let endless = format!("HTTP/1.1 200 OK\r\na: {}", "b".repeat(HEAD_BYTES));

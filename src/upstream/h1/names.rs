@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn each_response_has_its_own_names() {
+    fn remembered_names_do_not_leak_between_responses() {
         let mut known = KnownNames::default();
         let long = "l".repeat(LONGEST + 1);
         for fields in [

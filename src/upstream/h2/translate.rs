@@ -81,7 +81,7 @@ mod tests {
     #[case::path("/a//b?c=d", "https://other.example/a//b?c=d")]
     #[case::root("/", "https://other.example/")]
     #[case::asterisk("*", "https://other.example*")]
-    fn a_target_becomes_whole_and_goes_back(#[case] uri: &str, #[case] whole: &str) {
+    fn a_target_becomes_absolute_and_relative_again(#[case] uri: &str, #[case] whole: &str) {
         let request = to_h2(asked(Method::OPTIONS, uri), &target());
         assert_eq!(request.uri().to_string(), whole);
         assert_eq!((request.version(), request.headers().get(HOST)), (Version::HTTP_2, None));
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_a_connection_goes_and_comes_back() {
+    fn connection_headers_are_removed_and_restored() {
         let mut request = asked(Method::GET, "/");
         for (name, value) in [(TE, "trailers"), (CONNECTION, "te")] {
             request.headers_mut().insert(name, HeaderValue::from_static(value));
@@ -107,7 +107,7 @@ mod tests {
     #[case::in_capitals("Trailers", true)]
     #[case::more("trailers, gzip", false)]
     #[case::other("gzip", false)]
-    fn of_te_only_trailers_stay(#[case] te: &str, #[case] stays: bool) {
+    fn only_te_trailers_is_kept(#[case] te: &str, #[case] stays: bool) {
         let mut request = asked(Method::POST, "/");
         request.headers_mut().insert(TE, HeaderValue::from_str(te).expect("a value"));
         request.headers_mut().insert(UPGRADE, HeaderValue::from_static("x"));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_host_is_for_the_target() {
+    fn a_request_without_a_host_gets_the_target() {
         let mut request = asked(Method::GET, "/");
         request.headers_mut().remove(HOST);
         let request = to_h2(request, &target());

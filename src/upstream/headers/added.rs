@@ -70,7 +70,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_what_would_be_merged(
+        fn written_headers_equal_merged_headers(
             sent in prop::collection::vec((0..4usize, 0..9u32), 0..6),
             set in prop::collection::hash_map(0..4usize, 0..9u32, 0..3),
             added in prop::collection::vec((0..4usize, 0..9u32), 0..3),

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_meant_for_a_connection_is_seen() {
+    fn every_hop_by_hop_header_is_flagged() {
         let connection = (HeaderFlags::CONNECTION, http::header::CONNECTION);
         for (flag, name) in HOP_BY_HOP.iter().chain([&connection]) {
             assert!(seen(&[name]).has(*flag), "{name}");
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_for_an_address_is_seen() {
+    fn every_client_address_header_is_flagged() {
         for name in &CLIENT_ADDRESSES {
             assert!(seen(&[name]).has(HeaderFlags::CLIENT_ADDRESS), "{name}");
         }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn one_among_others_is_seen() {
+    fn a_flagged_header_is_found_among_many() {
         let names = ["host", "x_mine", "accept"].map(HeaderName::from_static);
         let seen = seen(&names.each_ref());
         assert!(seen.has(HeaderFlags::UNDERSCORE) && !seen.has(HeaderFlags::COOKIE));

@@ -220,7 +220,7 @@ mod tests {
     )]
     #[case::removed("Basic ", "", "Basic realm=x", "realm=x")]
     #[case::all_removed("secret", "", "secret", "")]
-    fn a_written_beginning_is_replaced(
+    fn a_configured_prefix_is_replaced(
         #[case] from: &str,
         #[case] to: &'static str,
         #[case] value: &str,

@@ -7,7 +7,7 @@ fn headers(of: &[(&'static str, &'static str)]) -> HeaderMap {
 }
 
 #[test]
-fn hop_by_hop_and_nominated_headers_go_the_rest_stays() {
+fn hop_by_hop_and_nominated_headers_are_removed() {
     let mut got = headers(&[
         ("connection", "close, X-Mine"),
         ("keep-alive", "timeout=5"),
@@ -30,7 +30,7 @@ fn a_field_that_only_the_second_connection_field_nominates_is_removed() {
 }
 
 #[test]
-fn a_length_beside_a_transfer_coding_goes_with_it() {
+fn a_length_with_a_transfer_coding_is_removed() {
     let mut got = headers(&[("content-length", "3"), ("transfer-encoding", "chunked")]);
     remove_hop_by_hop(&mut got);
     assert_eq!(got, headers(&[]));
@@ -86,7 +86,7 @@ fn all(headers: &HeaderMap, name: &str) -> Vec<String> {
 #[case::another(&["gzip"], false)]
 #[case::weighed(&["trailers;q=1"], false)]
 #[case::longer(&["xtrailers"], false)]
-fn of_te_trailers_are_kept(#[case] sent: &[&'static str], #[case] kept: bool) {
+fn te_trailers_is_kept(#[case] sent: &[&'static str], #[case] kept: bool) {
     let mut sent: Vec<_> = sent.iter().map(|value| ("te", *value)).collect();
     sent.push(("connection", "te"));
     let got = to_upstream_with(&sent, |_| {});
@@ -96,7 +96,7 @@ fn of_te_trailers_are_kept(#[case] sent: &[&'static str], #[case] kept: bool) {
 }
 
 #[test]
-fn what_tells_the_way_cannot_be_nominated() {
+fn forwarding_headers_cannot_be_nominated() {
     let names = "via, forwarded, x-forwarded-for, x-forwarded-proto, x-forwarded-host";
     let sent = [("connection", names), ("via", "1.1 a"), ("x-forwarded-for", "6.6.6.6")];
     let got = to_upstream_with(&sent, |way| way.is_trusted = true);
@@ -109,7 +109,7 @@ fn what_tells_the_way_cannot_be_nominated() {
 #[case::preserved(true, None, Some("h"), "h")]
 #[case::the_target_outranks(true, Some("a"), Some("h"), "a")]
 #[case::none_to_preserve(true, None, None, "up")]
-fn hosts(
+fn chooses_the_host_header(
     #[case] preserve: bool,
     #[case] asked: Option<&'static str>,
     #[case] host: Option<&'static str>,
@@ -144,7 +144,7 @@ fn an_open_body_is_chunked_and_a_length_stays() {
 #[case::old(Version::HTTP_10, "1.0 paceway")]
 #[case::usual(Version::HTTP_11, "1.1 paceway")]
 #[case::new(Version::HTTP_2, "2.0 paceway")]
-fn via_tells_the_version_it_came_in(#[case] version: Version, #[case] expected: &str) {
+fn via_names_the_received_version(#[case] version: Version, #[case] expected: &str) {
     assert_eq!(all(&to_upstream_with(&[], |way| way.version = version), "via"), [expected]);
     let mut response = headers(&[("via", "1.1 cdn")]);
     let seen = HeaderFlags::of(&response);
@@ -153,7 +153,7 @@ fn via_tells_the_version_it_came_in(#[case] version: Version, #[case] expected: 
 }
 
 #[test]
-fn what_origins_take_for_a_name_of_ours_goes() {
+fn headers_that_origins_confuse_with_ours_are_removed() {
     let sent = [("x_forwarded-for", "6.6.6.6"), ("content_length", "7"), ("x_other", "1")];
     let got = to_upstream_with(&sent, |_| {});
     assert_eq!((got.get("x_forwarded-for"), got.get("content_length")), (None, None));
@@ -166,7 +166,7 @@ fn what_origins_take_for_a_name_of_ours_goes() {
 #[case::zero(true, &["0"], &["0"])]
 #[case::no_number(true, &["x"], &["x"])]
 #[case::two(true, &["3", "4"], &["3", "4"])]
-fn forwards_are_counted_down(
+fn max_forwards_is_counted_down(
     #[case] is_options: bool,
     #[case] sent: &[&'static str],
     #[case] expected: &[&str],
@@ -177,7 +177,7 @@ fn forwards_are_counted_down(
 }
 
 #[test]
-fn only_a_trusted_proxy_says_who_the_client_is() {
+fn only_a_trusted_proxy_names_the_client() {
     let mut sent: Vec<_> = CLIENT_ADDRESSES.iter().map(|name| (name.as_str(), "6.6.6.6")).collect();
     sent.extend([("x_real_ip", "6.6.6.6"), ("x-other", "1")]);
     let got = to_upstream_with(&sent, |_| {});
@@ -196,7 +196,7 @@ fn only_a_trusted_proxy_says_who_the_client_is() {
 #[case::sign(b"+1", None)]
 #[case::list(b"1, 1", None)]
 #[case::nothing(b"", None)]
-fn lengths(#[case] text: &[u8], #[case] length: Option<u64>) {
+fn reads_lengths(#[case] text: &[u8], #[case] length: Option<u64>) {
     assert_eq!(number(text), length);
 }
 

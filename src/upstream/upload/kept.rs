@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_that_must_be_read_have_room_when_others_use_up_theirs() {
+    fn bodies_that_must_be_read_have_reserved_room() {
         let bound = KeptBytes::new(100);
         let (mut other, mut needed) = (bound.share(), bound.share_of_needed());
         assert!(other.grow(100) && !other.grow(1));

@@ -29,7 +29,7 @@ routes: [{{ name: all, suffix: \"*\" }}]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn localhost_takes_no_dns_and_either_address() {
+async fn localhost_needs_no_dns_and_uses_either_address() {
     let silent = Dns::start(Says::Nothing).await;
     for ip in [A, IpAddr::V6(Ipv6Addr::LOCALHOST)] {
         let upstream = Upstream::at((ip, 0), |_| Reply::ok()).await;
@@ -80,7 +80,7 @@ async fn a_name_with_an_underscore_is_looked_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_is_looked_up_again_when_its_time_is_up() {
+async fn a_name_is_looked_up_again_after_its_ttl() {
     let a = Upstream::at((A, 0), |_| Reply::ok()).await;
     let port = a.address().port();
     let b = Upstream::at((B, port), |_| Reply::ok()).await;
@@ -141,7 +141,7 @@ async fn connections_to_an_address_that_dns_no_longer_names_are_closed() {
 #[case::no_address(Says::Addresses(Vec::new(), 60))]
 #[case::no_answer(Says::Nothing)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lookup_that_fails_keeps_what_was_known(#[case] then: Says) {
+async fn a_failed_lookup_keeps_the_known_addresses(#[case] then: Says) {
     let upstream = Upstream::ok().await;
     let port = upstream.address().port();
     let dns = Dns::start(Says::Addresses(vec![A], 0)).await;
@@ -188,7 +188,7 @@ async fn a_dns_server_that_is_silent_costs_no_more_than_a_connect() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn both_families_of_addresses_are_asked_for() {
+async fn both_address_families_are_looked_up() {
     let upstream = Upstream::at((Ipv6Addr::LOCALHOST, 0), |_| Reply::ok()).await;
     let dns = Dns::start(Says::Addresses(vec![Ipv6Addr::LOCALHOST.into()], 60)).await;
     let gateway = named(&dns, upstream.address().port(), "").await;
@@ -197,7 +197,7 @@ async fn both_families_of_addresses_are_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_addresses_64_are_used() {
+async fn at_most_64_addresses_of_a_name_are_used() {
     let upstream = Upstream::ok().await;
     // As many addresses as a message without extensions holds, for each of three ports.
     let many = (1..=25).map(|n| Ipv4Addr::new(127, 0, 0, n).into()).collect();

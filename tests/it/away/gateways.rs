@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 /// SIGTERM of a gateway: it leaves the set of gateways, so that the others do not keep its share free for it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_ends_is_counted_no_longer() {
+async fn a_stopped_gateway_is_no_longer_counted() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let yaml = config(&redis.url(), "timeout: 2s", &upstream, FIVE);
     let mut ending = Gateway::start(&yaml).await;
@@ -22,7 +22,7 @@ async fn a_gateway_that_ends_is_counted_no_longer() {
 
 /// kill -9 of a gateway: the others count it for some seconds and no longer, and have their quota.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_is_gone_is_counted_no_longer() {
+async fn a_killed_gateway_is_no_longer_counted() {
     let (mut redis, upstream) = (durable(), Upstream::ok().await);
     let yaml = config(&redis.url(), "timeout: 2s", &upstream, FIVE);
     let mut doomed = Gateway::start(&yaml).await;
@@ -40,7 +40,7 @@ async fn a_gateway_that_is_gone_is_counted_no_longer() {
 /// Without the store a gateway cannot know whether the other one is dead or only cut off: the share of the other stays
 /// unused.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_share_of_a_gateway_that_dies_without_the_store_is_nobodys() {
+async fn the_share_of_a_gateway_that_dies_during_an_outage_is_unused() {
     let (mut redis, upstream) = (Redis::start(), Upstream::ok().await);
     let rest = "limiters: { search: { rate: 1/hour, burst: 4 } }
 routes: [{ name: search, suffix: /search, limiters: [search] }]
@@ -65,7 +65,7 @@ const LEAVES: &str = "other gateways are cut off";
 /// Three gateways serve requests. A fourth one that has granted nothing ends and starts again and again: however many lives
 /// it has, the others leave it nothing, and do not count the dead ones.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_granted_nothing_and_dies_is_left_nothing() {
+async fn a_killed_gateway_without_grants_keeps_no_share() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let yaml = config(&redis.url(), "timeout: 2s", &upstream, FIVE);
     let gateway = Gateway::start(&yaml).await;
@@ -85,7 +85,7 @@ async fn a_gateway_that_granted_nothing_and_dies_is_left_nothing() {
 
 /// A gateway whose process stalls may continue, as one that is cut off may grant its share.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_granted_nothing_and_may_live_is_left_its_share() {
+async fn a_stalled_gateway_without_grants_keeps_its_share() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let yaml = config(&redis.url(), "timeout: 2s", &upstream, FIVE);
     let [gateway, frozen] = [Gateway::start(&yaml).await, Gateway::start(&yaml).await];
@@ -97,7 +97,7 @@ async fn a_gateway_that_granted_nothing_and_may_live_is_left_its_share() {
 
 /// Each life of a gateway grants something before it dies. The next one, on the same host and address, replaces it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_life_of_a_gateway_replaces_the_one_before() {
+async fn a_restarted_gateway_replaces_its_former_process() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let yaml = config(&redis.url(), "timeout: 2s", &upstream, FIVE);
     let yaml = format!("listen: 127.0.0.1:{}\n{yaml}", free_port());

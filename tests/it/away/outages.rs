@@ -178,7 +178,7 @@ async fn two_gateways_share_a_rate_without_their_store(#[case] outage: Outage) {
 #[case::of_both(2)]
 #[case::of_one(1)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_window_has_room_for_who_waits_when_its_store_is_back(#[case] waiting: usize) {
+async fn waiting_requests_keep_their_slots_when_the_store_returns(#[case] waiting: usize) {
     const COUNT: usize = 36;
     // The permits that both take while one has seen that the store is away, or back, and the other has not.
     const MORE: usize = 9;

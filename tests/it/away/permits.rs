@@ -21,7 +21,7 @@ async fn gated() -> (Upstream, Arc<Semaphore>, Arc<Semaphore>) {
 /// A request that waits for a permit when the store dies gets it from the gateway, and a permit that is still held is not
 /// granted again.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_for_a_permit_gets_it_without_the_store() {
+async fn a_waiting_request_gets_its_permit_without_the_store() {
     let (upstream, gate, arrived) = gated().await;
     let redis = Redis::start();
     let rest = "limiters: { places: { algorithm: concurrency, max: 2, lease: 60s } }
@@ -63,7 +63,7 @@ routes: [{ name: search, suffix: /search, limiters: [places], max_wait: 5min }]
 
 /// A permit is never there twice because the store died between.
 #[tokio::test(flavor = "multi_thread")]
-async fn permits_taken_without_the_store_are_the_stores_when_it_is_back() {
+async fn permits_taken_without_the_store_are_charged_to_it_later() {
     let (upstream, gate, arrived) = gated().await;
     let redis = Redis::start();
     let rest = "limiters: { places: { algorithm: concurrency, max: 2, lease: 60s } }

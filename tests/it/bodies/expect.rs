@@ -9,7 +9,7 @@ use rstest::rstest;
 const EXPECTS: [(&str, &str); 2] = [("Expect", "100-continue"), ("Content-Length", "4")];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_body_is_asked_for_when_the_upstream_asks_for_it() {
+async fn a_100_continue_of_the_upstream_is_passed_to_the_client() {
     let (asked, go_on) = (closed(), closed());
     let (asks, gate) = (asked.clone(), go_on.clone());
     let upstream = Upstream::raw(move |mut conn| {
@@ -42,7 +42,7 @@ async fn the_body_is_asked_for_when_the_upstream_asks_for_it() {
 #[case::too_large("413 Content Too Large")]
 #[case::expectation_failed("417 Expectation Failed")]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_without_the_body_ends_the_wish_for_it(#[case] status: &'static str) {
+async fn an_answer_before_the_body_ends_the_expectation(#[case] status: &'static str) {
     let ended = closed();
     let ends = ended.clone();
     let upstream = Upstream::raw(move |mut conn| {
@@ -66,7 +66,7 @@ async fn an_answer_without_the_body_ends_the_wish_for_it(#[case] status: &'stati
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_never_asks_gets_the_body_nevertheless() {
+async fn an_upstream_without_100_continue_gets_the_body_nevertheless() {
     let upstream = Upstream::raw(|mut conn| async move {
         let Ok(Some(_)) = conn.head().await else { return };
         conn.until("data").await.expect("the body");
@@ -81,7 +81,7 @@ async fn an_upstream_that_never_asks_gets_the_body_nevertheless() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_does_not_wait_for_the_go_ahead_is_served() {
+async fn a_client_that_does_not_wait_for_100_continue_is_served() {
     let upstream =
         Upstream::start(|call| reply("200 OK", &[], &String::from_utf8_lossy(&call.body))).await;
     let gateway = before(&upstream, "").await;
@@ -90,7 +90,7 @@ async fn a_client_that_does_not_wait_for_the_go_ahead_is_served() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upload_that_is_refused_is_never_asked_for() {
+async fn a_refused_upload_gets_no_100_continue() {
     let upstream = Upstream::ok().await;
     let gateway = before_one_a_day(&upstream).await;
     assert_eq!(gateway.get("/").await.status, 200);
@@ -100,7 +100,7 @@ async fn an_upload_that_is_refused_is_never_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upload_that_is_held_is_asked_for_when_its_slot_has_come() {
+async fn a_held_upload_gets_100_continue_at_its_slot() {
     let upstream = Upstream::ok().await;
     let gateway = Gateway::start(&format!(
         "upstream: {}
@@ -134,7 +134,7 @@ routes: [{{ name: all, suffix: \"*\", limiters: [a], max_wait: 20s }}]
     ""
 )]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_expectation_without_a_meaning_goes(#[case] bytes: &str, #[case] body: &str) {
+async fn a_meaningless_expectation_is_ignored(#[case] bytes: &str, #[case] body: &str) {
     let upstream = Upstream::ok().await;
     let gateway = before(&upstream, "").await;
     let mut conn = open(&gateway, bytes).await;
@@ -147,7 +147,7 @@ async fn an_expectation_without_a_meaning_goes(#[case] bytes: &str, #[case] body
 // === interim responses ===
 
 #[tokio::test(flavor = "multi_thread")]
-async fn early_hints_pass_without_what_was_meant_for_one_hop() {
+async fn early_hints_pass_without_hop_by_hop_headers() {
     let upstream = Upstream::start(|_| {
         let hints =
             "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\nConnection: X-Mine\r\nX-Mine: 1\r\n\r\n";
@@ -163,7 +163,7 @@ async fn early_hints_pass_without_what_was_meant_for_one_hop() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_endless_interim_responses_only_some_pass() {
+async fn the_number_of_interim_responses_is_bounded() {
     let upstream = Upstream::start(|_| {
         let hints = "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n".repeat(100);
         Reply { bytes: [&hints, OK].concat().into_bytes(), ..Reply::default() }
@@ -179,7 +179,7 @@ async fn of_endless_interim_responses_only_some_pass() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_old_client_hears_nothing_of_interim_responses() {
+async fn an_http_1_0_client_gets_no_interim_responses() {
     let upstream = Upstream::start(|_| {
         let hints = "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n";
         Reply { bytes: [hints, OK].concat().into_bytes(), ..Reply::default() }

@@ -36,7 +36,7 @@ fn post(length: usize) -> String {
 #[case::at_once(0)]
 #[case::in_pieces(9_000)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_short_body_that_nobody_wants_is_read_and_the_connection_goes_on(#[case] piece: usize) {
+async fn a_short_unread_body_is_skipped_and_the_connection_kept(#[case] piece: usize) {
     let (upstream, gateway) = refusing().await;
     let mut conn = connect(&gateway).await;
     let body = "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n".repeat(3_000);
@@ -124,7 +124,7 @@ async fn an_early_answer_of_the_upstream_closes_the_connection_before_a_long_bod
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_never_sends_the_rest_is_left() {
+async fn a_client_that_never_sends_the_rest_is_disconnected() {
     let upstream = Upstream::ok().await;
     let gateway = Gateway::start(&format!(
         "upstream: {}\nclient: {{ body_timeout: 200ms }}\nroutes: [{{ suffix: /x }}]\n",

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_the_demo_the_vendor_refuses_nobody_who_comes_through_the_gateway() {
+async fn the_demo_vendor_refuses_no_request_of_the_gateway() {
     let demo = Gateway::demo(&["--port", "0", "--admin-port", "0", "--vendor-port", "0"]).await;
     let out = eventually("all is printed", async || {
         let out = demo.output().0.join("\n");
@@ -81,7 +81,7 @@ fn pasted(text: &str) -> (Vec<Vec<u16>>, Duration) {
 
 /// All that is printed, and then its loops in the other order, without a pause anywhere.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_demo_tells_its_story_in_whatever_order_it_is_pasted() {
+async fn the_commands_of_the_demo_work_in_any_order() {
     let demo = Gateway::demo(&["--port", "0", "--admin-port", "0", "--vendor-port", "0"]).await;
     let out = eventually("all is printed", async || {
         let out = demo.output().0.join("\n");
@@ -117,7 +117,7 @@ async fn the_demo_tells_its_story_in_whatever_order_it_is_pasted() {
 }
 
 #[test]
-fn the_demo_says_which_port_is_taken() {
+fn the_demo_names_an_occupied_port() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("its address").port().to_string();
     for (option, others) in [
@@ -134,7 +134,7 @@ fn the_demo_says_which_port_is_taken() {
 
 /// The callers of the demo itself are not waited for, and the operator reads what is.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_demo_says_what_its_end_waits_for() {
+async fn the_demo_names_the_requests_that_delay_its_end() {
     let mut demo = Gateway::demo(&["--port", "0", "--admin-port", "0", "--vendor-port", "0"]).await;
     eventually("callers wait", async || {
         let all = ["catalog", "orders", "exports"];

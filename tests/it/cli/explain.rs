@@ -14,7 +14,10 @@ use rstest::rstest;
 #[case::all_others(&["GET", "/research"], &["route rest", "limiter account", "waits not at all (max_wait)"])]
 #[case::less_patience(&["GET", "/search", "-H", "Prefer: wait=1"], &["waits up to 1s", "Prefer"])]
 #[case::more_patience(&["GET", "/search", "-H", "Prefer: wait=60"], &["waits up to 2s", "cap"])]
-fn explain_says_what_a_request_gets(#[case] request: &[&str], #[case] expected: &[&str]) {
+fn explain_shows_the_route_and_wait_of_a_request(
+    #[case] request: &[&str],
+    #[case] expected: &[&str],
+) {
     let yaml = GOOD.replace("suffix: /search", "name: search, suffix: /search");
     let args = [&["explain", "gateway.yaml"], request].concat();
     let (code, out, err) = with_file(&yaml, &args, &[]);
@@ -38,7 +41,7 @@ fn explain_says_what_a_request_gets(#[case] request: &[&str], #[case] expected: 
     "an upstream's refusal pauses no limiter",
     "retries never: no limiter of the request is paused, so there is no slot to wait for",
 ])]
-fn explain_says_what_a_refusal_of_the_upstream_does(
+fn explain_shows_the_effect_of_an_upstream_refusal(
     #[case] throttle: &str,
     #[case] expected: &[&str],
 ) {
@@ -96,7 +99,10 @@ fn explain_shows_keys_and_costs(#[case] more: &[&str], #[case] key: &str, #[case
 #[case::expectation(&["GET", "/", "-H", "Expect: x"], "refused 417 expectation-failed")]
 #[case::last_hop(&["OPTIONS", "/", "-H", "Max-Forwards: 0"], "refused 204 last-hop: `Max-Forwards` is 0")]
 #[case::cost(&["GET", "/", "-H", "X-Cost: 4"], "400: the cost `4` in `{header.x-cost}` is not between 0 and 3, the most that the limiter `a` gives at once")]
-fn explain_refuses_what_the_gateway_refuses(#[case] request: &[&str], #[case] expected: &str) {
+fn explain_refuses_the_requests_that_the_gateway_refuses(
+    #[case] request: &[&str],
+    #[case] expected: &str,
+) {
     let yaml = "upstream: http://a\nlimiters: { a: 3/s }\nroutes:\n\
                 - { suffix: /, limiters: [{ limiter: a, cost: '{header.x-cost}' }], max_wait: 1s }\n";
     let args = [&["explain", "gateway.yaml"], request].concat();
@@ -136,7 +142,7 @@ fn explain_shows_the_rule(#[case] limiter: &str, #[case] expected: &str) {
 )]
 #[case::allow("{ rate: 5/s, on_failure: allow }", "on_failure allow: without the store it lets")]
 #[case::reject("{ rate: 5/s, on_failure: reject }", "on_failure reject: without the store 503")]
-fn explain_shows_what_is_done_without_the_store(#[case] limiter: &str, #[case] expected: &str) {
+fn explain_shows_the_policy_without_the_store(#[case] limiter: &str, #[case] expected: &str) {
     let yaml = format!(
         "upstream: http://a\nlimiters: {{ it: {limiter} }}\nroutes: [{{ suffix: '*', limiters: [it] }}]\n"
     );
@@ -171,7 +177,7 @@ fn explain_shows_changes_of_headers_but_no_secret() {
 }
 
 #[test]
-fn explain_says_when_no_route_matches() {
+fn explain_reports_a_request_without_a_route() {
     let yaml = "upstream: http://a\nroutes: [{ suffix: /search, methods: [POST] }]\n";
     let (code, out, _) = with_file(yaml, &["explain", "gateway.yaml", "GET", "/search"], &[]);
     assert_eq!(code, Some(1));
@@ -182,7 +188,7 @@ fn explain_says_when_no_route_matches() {
 #[case::no_method(&["GE T", "/"], "method")]
 #[case::no_url(&["GET", "search"], "/")]
 #[case::no_header(&["GET", "/", "-H", "nothing"], "no header")]
-fn explain_refuses_what_is_no_request(#[case] request: &[&str], #[case] reason: &str) {
+fn explain_refuses_arguments_that_are_no_request(#[case] request: &[&str], #[case] reason: &str) {
     let args = [&["explain", "gateway.yaml"], request].concat();
     let (code, out, err) = with_file(GOOD, &args, &[]);
     assert_eq!((code, out.as_str()), (Some(2), ""));
@@ -196,7 +202,7 @@ fn explain_refuses_what_is_no_request(#[case] request: &[&str], #[case] reason: 
     "route /search (routes[0]): servers read this path in several ways; it has the limiters of all"
 )]
 #[case::none_does("a", "route none: 400, servers read this path in several ways")]
-fn explain_says_when_a_path_is_read_in_several_ways(#[case] search: &str, #[case] expected: &str) {
+fn explain_reports_an_ambiguous_path(#[case] search: &str, #[case] expected: &str) {
     let yaml = format!(
         "upstream: http://a\nlimiters: {{ a: 1/s, b: 1/s }}\nroutes:\n- {{ suffix: /search, limiters: [{search}] }}\n\
          - {{ suffix: \"*\", limiters: [b] }}\n"

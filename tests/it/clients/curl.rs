@@ -67,7 +67,7 @@ async fn curl_uploads_a_file(#[case] args: &[&str], #[case] tls: bool) {
 
 /// A refused upload costs nothing: curl waits for `100 Continue` and gets 429.
 #[tokio::test(flavor = "multi_thread")]
-async fn curl_keeps_a_refused_upload_to_itself() {
+async fn curl_does_not_send_a_refused_upload() {
     let origin = Upstream::ok().await;
     let gateway = before(&origin.url()).await;
     let url = format!("http://{}/test.Echo/Limited", gateway.listen);

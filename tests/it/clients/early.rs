@@ -26,7 +26,7 @@ async fn hasty() -> Upstream {
 #[case::answered_early_and_long("/hasty", 413, &["6000000"])]
 #[case::answered_early_and_chunked("/hasty", 413, &["300000", "chunked"])]
 #[tokio::test(flavor = "multi_thread")]
-async fn node_hears_each_early_answer_on_its_kept_connections(
+async fn node_reads_each_early_answer_on_kept_connections(
     #[case] path: &str,
     #[case] status: u16,
     #[case] body: &[&str],
@@ -48,7 +48,7 @@ async fn node_hears_each_early_answer_on_its_kept_connections(
 #[case::no_page_and_chunked("/nothing", 404, &["1000000", "chunked"])]
 #[case::too_large("/limiters/none/acquire", 413, &["3000000"])]
 #[tokio::test(flavor = "multi_thread")]
-async fn node_hears_each_early_answer_of_the_admin_side(
+async fn node_reads_each_early_answer_of_the_admin_side(
     #[case] path: &str,
     #[case] status: u16,
     #[case] body: &[&str],

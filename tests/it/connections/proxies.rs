@@ -48,7 +48,7 @@ fn version_2(more: &[u8]) -> Vec<u8> {
 #[case::version_2_with_more(&version_2(&[4; 4000]), "192.0.2.1")]
 #[case::local(b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0", "127.0.0.1")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trusted_proxy_says_who_is_behind_it(
+async fn a_trusted_proxy_names_its_client(
     #[case] header: &[u8],
     #[case] client: &str,
     #[values(false, true)] byte_by_byte: bool,
@@ -73,7 +73,7 @@ async fn a_trusted_proxy_says_who_is_behind_it(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trusted_proxy_behind_a_trusted_proxy_is_believed() {
+async fn a_chain_of_trusted_proxies_names_the_client() {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, PROXIES).await;
     let mut conn = connect(&gateway).await;
@@ -93,7 +93,7 @@ async fn a_trusted_proxy_behind_a_trusted_proxy_is_believed() {
 #[case::rest_too_short(b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x04abcd")]
 #[case::nothing(b"")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trusted_proxy_without_its_header_is_left(#[case] bytes: &[u8]) {
+async fn a_trusted_proxy_without_the_proxy_header_is_disconnected(#[case] bytes: &[u8]) {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, PROXIES).await;
     assert_eq!(ends(&gateway, bytes).await, "");
@@ -106,7 +106,7 @@ async fn a_trusted_proxy_without_its_header_is_left(#[case] bytes: &[u8]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_no_trusted_proxy_speaks_for_itself() {
+async fn an_untrusted_peer_counts_as_the_client() {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "proxy_protocol: on\ntrusted_proxies: [10.0.0.0/8]").await;
     assert_eq!(gateway.get("/").await.status, 200);
@@ -128,7 +128,7 @@ async fn ipv6_clients_are_served() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ipv4_clients_of_a_socket_for_both_have_their_own_address() {
+async fn ipv4_clients_of_a_dual_stack_socket_have_ipv4_addresses() {
     let upstream = Upstream::start(|_| reply("200 OK", &[], "ok")).await;
     let gateway = with(&upstream, "listen: \"[::]:0\"").await;
     let address = (

@@ -26,7 +26,7 @@ async fn a_head_that_stops_in_the_middle_is_answered_408() {
 #[case::in_the_first_request("")]
 #[case::in_a_later_one("GET /first HTTP/1.1\r\nHost: gateway.test\r\n\r\n")]
 #[tokio::test(flavor = "multi_thread")]
-async fn who_sends_a_head_byte_by_byte_gains_no_time(#[case] before: &str) {
+async fn a_head_sent_byte_by_byte_gains_no_time(#[case] before: &str) {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "client: { header_timeout: 300ms, idle_timeout: 60s }").await;
     let mut conn = connect(&gateway).await;
@@ -47,7 +47,7 @@ async fn who_sends_a_head_byte_by_byte_gains_no_time(#[case] before: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_says_nothing_is_left_without_a_word() {
+async fn a_silent_client_is_disconnected_without_an_answer() {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "client: { header_timeout: 200ms }").await;
     assert_eq!(ends(&gateway, "").await, "");
@@ -59,7 +59,7 @@ async fn who_says_nothing_is_left_without_a_word() {
 #[case::nothing("")]
 #[case::empty_lines("\r\n\r\n")]
 #[tokio::test(flavor = "multi_thread")]
-async fn between_requests_idle_timeout_counts(#[case] then: &str) {
+async fn idle_timeout_applies_between_requests(#[case] then: &str) {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "client: { header_timeout: 60s, idle_timeout: 200ms }").await;
     let mut conn = connect(&gateway).await;
@@ -76,7 +76,7 @@ async fn between_requests_idle_timeout_counts(#[case] then: &str) {
 #[case::still(Duration::ZERO)]
 #[case::at_rest(Duration::from_millis(1200))]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_at_rest_is_served_again(#[case] pause: Duration) {
+async fn a_parked_connection_is_served_again(#[case] pause: Duration) {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "client: { header_timeout: 60s, idle_timeout: 60s }").await;
     let mut conn = connect(&gateway).await;
@@ -106,7 +106,7 @@ async fn a_connection_at_rest_is_served_again(#[case] pause: Duration) {
 )]
 #[case::within_a_name("GET /next HTTP/1.1\r\nHos", "t: a\r\n\r\n")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_rests_only_when_nothing_has_begun(#[case] start: &str, #[case] rest: &str) {
+async fn a_connection_is_parked_only_between_requests(#[case] start: &str, #[case] rest: &str) {
     let seen: Arc<parking_lot::Mutex<Vec<String>>> = Arc::default();
     let log = seen.clone();
     let upstream = Upstream::raw(move |mut conn| {
@@ -140,7 +140,7 @@ async fn a_connection_rests_only_when_nothing_has_begun(#[case] start: &str, #[c
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_never_pauses_never_rests() {
+async fn a_busy_connection_is_never_parked() {
     let upstream = Upstream::ok().await;
     let gateway = Gateway::start(&format!(
         "upstream: {}\nworkers: 1\nroutes: [{{ suffix: /only }}]\n",
@@ -158,7 +158,7 @@ async fn who_never_pauses_never_rests() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn empty_lines_make_no_connection_less_idle() {
+async fn empty_lines_do_not_extend_the_idle_timeout() {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "client: { header_timeout: 60s, idle_timeout: 1s }").await;
     let mut conn = connect(&gateway).await;
@@ -204,7 +204,7 @@ async fn a_response_under_way_is_not_idle() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_takes_nothing_of_a_response_is_left_and_holds_nothing() {
+async fn a_client_that_reads_no_response_is_disconnected() {
     let upstream = Upstream::raw(|mut conn| async move {
         let Ok(Some(_)) = conn.head().await else { return };
         let head = "HTTP/1.1 200 OK\r\nContent-Length: 10000000000\r\n\r\n";

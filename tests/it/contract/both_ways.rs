@@ -47,7 +47,7 @@ fn limiter(store: Arc<dyn Store>, count: u64, seconds: u64, burst: u32) -> Limit
     Limiter::new(Limit::token_bucket("contract", rate, burst), store).expect("a rule")
 }
 
-pub(super) async fn a_lone_caller_who_comes_back_in_time_passes(
+pub(super) async fn a_lone_caller_passes_at_the_announced_instant(
     store: Arc<dyn StoreAdmin>,
     way: Way,
 ) {
@@ -74,7 +74,7 @@ pub(super) async fn callers_at_once_take_exactly_the_burst(store: Arc<dyn StoreA
     assert_eq!(taken, 10);
 }
 
-pub(super) async fn callers_that_wait_come_no_faster_than_the_rate(
+pub(super) async fn waiting_callers_pass_no_faster_than_the_rate(
     store: Arc<dyn StoreAdmin>,
     way: Way,
 ) {
@@ -91,10 +91,7 @@ pub(super) async fn callers_that_wait_come_no_faster_than_the_rate(
     assert!(started.elapsed() >= Duration::from_millis(490), "{:?}", started.elapsed());
 }
 
-pub(super) async fn a_caller_that_leaves_while_it_waits_is_refunded(
-    store: Arc<dyn StoreAdmin>,
-    way: Way,
-) {
+pub(super) async fn a_cancelled_waiting_caller_is_refunded(store: Arc<dyn StoreAdmin>, way: Way) {
     let limiter = limiter(store.clone(), 1, 600, 1);
     way.take(&limiter, Duration::ZERO).await.expect("a full bucket");
     let longest = Duration::from_secs(50 * 60);

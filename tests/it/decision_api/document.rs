@@ -67,7 +67,7 @@ async fn each_path_and_each_field_of_the_document_exists() {
 
 /// Schemathesis asks with examples, limits of each field and random bodies: no answer is a 5xx or breaks its schema.
 #[tokio::test(flavor = "multi_thread")]
-async fn schemathesis_finds_no_answer_that_is_wrong() {
+async fn schemathesis_finds_no_wrong_answer() {
     let (_gateway, address) = service(", max_wait: 50ms").await;
     let program =
         env::current_dir().expect("a directory").join("target/clients/python/bin/schemathesis");

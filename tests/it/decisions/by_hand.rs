@@ -59,7 +59,7 @@ async fn permits_are_granted_now_or_later_or_refused_until_an_instant() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_key_is_asked_for_and_reset_by_itself() {
+async fn each_key_is_acquired_and_reset_alone() {
     let (_redis, _upstream, gateway) = four_kinds().await;
     let limited = async |key: &str| {
         let body = json!({ "key": key, "cost": 2 });
@@ -81,7 +81,7 @@ async fn every_key_is_asked_for_and_reset_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_decided_is_a_problem_that_takes_nothing() {
+async fn an_impossible_decision_is_a_problem_and_takes_no_permit() {
     let (redis, _upstream, gateway) = four_kinds().await;
     for (method, path, body, status, hint) in [
         ("POST", "all/acquire", "{", 400, ""),

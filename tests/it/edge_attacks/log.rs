@@ -35,7 +35,7 @@ async fn a_stalled_log_stops_neither_requests_nor_signals(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_that_is_read_again_tells_how_many_lines_are_missing() {
+async fn a_log_that_is_read_again_counts_the_missing_lines() {
     let upstream = Upstream::ok().await;
     let mut gateway = Unread::start(&before(&upstream), "", "info,h2=warn");
     gateway.attack().await;
@@ -70,7 +70,7 @@ async fn a_log_that_is_read_again_tells_how_many_lines_are_missing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_clients_do_wrong_writes_few_lines() {
+async fn mistakes_of_clients_write_few_log_lines() {
     let (upstream, authority) = (Upstream::ok().await, Authority::new());
     let (cert, key) = authority.files("gateway.test");
     let tls = format!("tls: {{ cert: \"{cert}\", key: \"{key}\" }}\n");
@@ -124,7 +124,7 @@ async fn what_clients_do_wrong_writes_few_lines() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_upstream_does_wrong_writes_few_lines() {
+async fn mistakes_of_an_upstream_write_few_log_lines() {
     let chatty = Upstream::raw(|mut conn| async move {
         let settings = [frame(4, 0, 0, b""), acks(2000)].concat();
         // It may be left before it has said all.
@@ -155,7 +155,7 @@ routes:\n  - {{ suffix: /chatty, upstream: chatty }}\n  - {{ suffix: /rude, upst
 #[case::cut("inf", "did you mean `info`?")]
 #[case::no_level("verbose", "levels are off, error, warn, info, debug and trace")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_level_that_is_none_is_told(#[case] level: &str, #[case] hint: &str) {
+async fn an_unknown_log_level_is_reported(#[case] level: &str, #[case] hint: &str) {
     let dir = tempfile::tempdir().expect("a directory");
     let yaml = "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nupstream: http://127.0.0.1:9\nroutes: [{ suffix: \"*\" }]\n";
     fs::write(dir.path().join("paceway.yaml"), yaml).expect("a file");

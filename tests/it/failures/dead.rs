@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 /// Each of its callers would wait for `connect_timeout`, however little time it has.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_upstream_costs_a_caller_no_more_than_its_own_wait() {
+async fn a_dead_upstream_delays_a_caller_at_most_by_max_wait() {
     let (address, queue) = full_listener().await;
     let timeout = Duration::from_secs(3);
     let gateway = Gateway::start(&format!(
@@ -48,7 +48,7 @@ routes:
 
 /// An upstream that refuses connections may restart, which loses no call. One that refuses for longer is away.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_without_time_is_told_at_once_that_the_upstream_is_away() {
+async fn a_caller_without_a_wait_gets_an_error_of_a_dead_upstream_at_once() {
     let port = free_port();
     let gateway = Gateway::start(&format!(
         "upstreams: {{ vendor: {{ url: \"http://127.0.0.1:{port}\", connect_timeout: 2s }} }}

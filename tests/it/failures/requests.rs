@@ -67,7 +67,7 @@ fn posted(fields: &str, body: &str) -> String {
 #[case::an_odd_coding(posted("Transfer-Encoding: xchunked", "0\r\n\r\n"))]
 #[case::chunked_and_more(posted("Transfer-Encoding: chunked, gzip", "0\r\n\r\n"))]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_request_is_refused_and_reaches_nobody(#[case] bytes: String) {
+async fn bytes_that_are_no_request_never_reach_the_upstream(#[case] bytes: String) {
     let upstream = Upstream::ok().await;
     let gateway = Gateway::start(&config(&upstream.url())).await;
     let head = absurd(&gateway, &bytes).await;
@@ -83,7 +83,7 @@ async fn what_is_no_request_is_refused_and_reaches_nobody(#[case] bytes: String)
 #[case::no_http("hello, is that a server?\r\n\r\n".into(), 400)]
 #[case::all_of_the_server("GET * HTTP/1.1\r\nHost: a\r\n\r\n".into(), 400)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_of_what_is_no_request_says_whose_it_is(
+async fn a_refusal_of_malformed_bytes_names_the_gateway(
     #[case] bytes: String,
     #[case] status: u16,
 ) {
@@ -125,10 +125,7 @@ async fn a_request_with_two_framings_reaches_the_upstream_with_one_or_not_at_all
 #[case::chunks_without_end("Transfer-Encoding: chunked", "2\r\nxx\r\n")]
 #[case::less_than_said("Content-Length: 100", "xx")]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upload_that_breaks_off_is_not_passed_as_a_whole_one(
-    #[case] fields: &str,
-    #[case] body: &str,
-) {
+async fn a_truncated_upload_is_not_passed_as_complete(#[case] fields: &str, #[case] body: &str) {
     let upstream = Upstream::ok().await;
     let gateway = Gateway::start(&config(&upstream.url())).await;
     let mut conn = Conn::to(gateway.listen).await.expect("connect");
@@ -161,7 +158,7 @@ async fn a_refusal_reaches_a_client_that_is_still_sending(#[case] length: usize)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_upload_is_never_asked_for() {
+async fn an_upload_refused_by_a_limiter_gets_no_100_continue() {
     let upstream = Upstream::ok().await;
     let gateway = used_up(&upstream).await;
     let mut conn = Conn::to(gateway.listen).await.expect("connect");

@@ -32,9 +32,7 @@ async fn assert_store_away(gateway: &Gateway) {
 #[case::nobody_there(false)]
 #[case::there_and_hanging(true)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_is_away_at_the_start_is_a_warning_and_used_when_it_comes(
-    #[case] hangs: bool,
-) {
+async fn a_store_away_at_the_start_is_a_warning_and_used_later(#[case] hangs: bool) {
     let (mut redis, upstream) = (Redis::start(), Upstream::ok().await);
     if hangs {
         redis.freeze()
@@ -89,7 +87,7 @@ async fn a_store_that_dies_is_used_again_when_it_is_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_hangs_costs_nobody_more_than_its_timeout() {
+async fn a_hanging_store_delays_no_request_beyond_its_timeout() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let gateway = Gateway::start(&stored(&redis, "300ms", &upstream)).await;
     let started = Instant::now();
@@ -133,7 +131,7 @@ async fn a_store_that_hangs_costs_nobody_more_than_its_timeout() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_may_forget_limits_is_warned_of() {
+async fn warns_of_a_store_that_may_forget_limits() {
     let upstream = Upstream::ok().await;
     for (policy, warned) in [("allkeys-lru", true), ("noeviction", false)] {
         let redis = Redis::with(&["--maxmemory-policy", policy]);
@@ -236,7 +234,7 @@ routes: [{{ name: search, suffix: \"*\", limiters: [search], max_wait: 1h }}]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_is_killed_disturbs_no_other_on_its_store() {
+async fn a_killed_gateway_does_not_disturb_other_gateways() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let yaml = shared(&redis, &upstream, "{ rate: 20/s, burst: 5 }");
     let mut doomed = Gateway::start(&yaml).await;
@@ -261,7 +259,7 @@ async fn a_gateway_that_is_killed_disturbs_no_other_on_its_store() {
 
 /// The slots that its requests waited for are lost, and nothing else is.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_is_killed_costs_what_it_held() {
+async fn a_killed_gateway_loses_only_its_waiting_slots() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let yaml = shared(&redis, &upstream, "{ rate: 2/hour, burst: 3 }");
     let mut doomed = Gateway::start(&yaml).await;

@@ -98,7 +98,7 @@ async fn words(waiting: i64) -> usize {
 }
 
 #[tokio::test]
-async fn a_decision_reads_as_much_whether_a_hundred_wait_or_five_thousand() {
+async fn a_decision_reads_equally_much_at_any_queue_length() {
     let (few, many) = (words(100).await, words(5_000).await);
     assert!(few > 0 && many <= few + few / 4, "{few} words with 100, {many} with 5,000");
 }

@@ -11,7 +11,7 @@ use tokio::{task::JoinHandle, time::Instant};
 #[case::in_memory(0)]
 #[case::on_redis(3)]
 #[tokio::test(flavor = "multi_thread")]
-async fn users_beside_a_batch_are_all_served(#[case] gateways: usize) {
+async fn users_are_all_served_while_a_batch_waits(#[case] gateways: usize) {
     let ordered = Ordered::of(
         gateways,
         "limiters: { vendor: { rate: 20/s, burst: 1, fair: { by: '{query.team}' } } }
@@ -125,7 +125,7 @@ routes: [{ name: x, suffix: /x, limiters: [vendor], priority: '{header.x-priorit
 #[case::in_memory(0)]
 #[case::on_redis(3)]
 #[tokio::test(flavor = "multi_thread")]
-async fn slots_of_a_tenant_that_leaves_are_used(#[case] gateways: usize) {
+async fn slots_of_a_cancelled_tenant_are_used(#[case] gateways: usize) {
     const RATE: f64 = 5.0;
     let ordered = Ordered::of(
         gateways,

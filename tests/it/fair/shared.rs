@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 /// The requests of two gateways are on the page of each, with the tenants of both.
 #[tokio::test(flavor = "multi_thread")]
-async fn each_gateway_lists_the_tenants_of_all() {
+async fn each_gateway_lists_the_tenants_of_all_gateways() {
     let ordered = Ordered::of(
         2,
         "limiters: { vendor: { rate: 1/10s, burst: 1, fair: { by: '{query.team}', weights: { a: 4 } } } }
@@ -42,7 +42,7 @@ routes:
 
 /// The requests that have left leave no key after them.
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_stays_of_a_queue() {
+async fn an_ended_queue_leaves_no_keys() {
     let ordered = Ordered::of(
         2,
         "limiters: { vendor: { rate: 1/s, burst: 1, fair: { by: '{query.team}' } } }
@@ -128,7 +128,7 @@ routes: [{ name: x, suffix: /x, limiters: [vendor], max_wait: 1h }]
 #[case::allow("allow", 200)]
 #[case::reject("reject", 503)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_whose_store_is_away_follows_the_policy(
+async fn a_waiting_request_without_its_store_follows_the_policy(
     #[case] policy: &str,
     #[case] status: u16,
 ) {

@@ -59,7 +59,7 @@ async fn the_page_lists_the_tenants_that_wait() {
 
 /// Tenants by a credential are hashes wherever they are shown. Each bucket has tenants of its own.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_has_tenants_of_its_own_and_secrets_are_hashes() {
+async fn each_key_has_its_own_tenants_and_secrets_are_hashed() {
     let ordered = Ordered::start(TENANTS).await;
     let gateway = &ordered.gateway;
     const FIELDS: &[(&str, &str)] = &[("X-Shop", "acme"), ("Authorization", "Bearer hunter2")];

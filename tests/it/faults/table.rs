@@ -100,7 +100,7 @@ fn p99(probes: &[Seen], from: Instant, to: Instant) -> String {
 }
 
 #[test]
-fn the_law_is_read_from_what_passed() {
+fn the_law_is_computed_from_the_arrivals() {
     let start = Instant::now();
     let at = |millis: u64| start + Duration::from_millis(millis);
     let seen = |sent, arrived| Seen::passed(at(sent), at(arrived));

@@ -81,7 +81,7 @@ async fn a_stream_goes_both_ways_at_once_and_ends_with_its_trailers() {
 
 /// A stream that runs when a drain begins continues both ways to its trailers. Its connection takes no further one (GOAWAY).
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_outlives_the_begin_of_a_drain() {
+async fn a_stream_outlives_the_start_of_a_drain() {
     let mut gateway = before_h2(h2_upstream(echo).await).await;
     let mut client = connect(gateway.listen).await;
     let (answer, mut up) = client.send_request(call("/a.B/C"), false).expect("send");
@@ -121,7 +121,7 @@ async fn the_upstreams_own_trailers_alone_pass() {
 #[case::with_an_error(Reason::INTERNAL_ERROR)]
 #[case::without_one(Reason::NO_ERROR)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_the_upstream_resets_never_looks_whole(#[case] reason: Reason) {
+async fn a_stream_reset_by_the_upstream_never_looks_complete(#[case] reason: Reason) {
     let seen = closed();
     let arrived = seen.clone();
     let upstream = h2_upstream(move |_, mut respond| {

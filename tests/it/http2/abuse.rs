@@ -72,7 +72,7 @@ async fn a_flood_of_continuations_ends_the_connection() {
 #[case::settings(frame(4, 0, 0, b""))]
 #[case::pings(frame(6, 0, 0, b"12345678"))]
 #[tokio::test(flavor = "multi_thread")]
-async fn who_floods_with_questions_and_reads_no_answer_is_left(#[case] question: Vec<u8>) {
+async fn a_flood_of_frames_with_unread_answers_is_disconnected(#[case] question: Vec<u8>) {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "client: { body_timeout: 500ms }").await;
     let before = gateway.memory();
@@ -95,7 +95,7 @@ async fn who_floods_with_questions_and_reads_no_answer_is_left(#[case] question:
 #[case::priorities(frame(2, 0, 1, b"\0\0\0\0\x01"))]
 #[case::window_updates(frame(8, 0, 0, b"\0\0\0\x01"))]
 #[tokio::test(flavor = "multi_thread")]
-async fn while_one_floods_and_reads_every_answer_others_are_served(#[case] question: Vec<u8>) {
+async fn a_flood_with_read_answers_blocks_no_other_client(#[case] question: Vec<u8>) {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "").await;
     let before = gateway.memory();
@@ -132,7 +132,7 @@ async fn a_flood_of_empty_data_ends_the_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_streams_than_allowed_are_refused_and_the_rest_served() {
+async fn streams_above_the_limit_are_refused_and_the_rest_served() {
     let gate = Arc::new(Semaphore::new(0));
     let held = gate.clone();
     let upstream = Upstream::start(move |call| match call.target.as_str() {
@@ -222,7 +222,7 @@ async fn trailers_that_are_too_large_are_refused_and_not_dropped(#[case] sizes: 
 
 /// A client may send only as much before its slot as the windows allow that the gateway opens at the start.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_all_connections_may_make_the_gateway_hold_is_bounded() {
+async fn the_memory_of_all_connections_is_bounded() {
     const LEAST: usize = 65_535;
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "").await;

@@ -55,7 +55,7 @@ async fn a_permit_is_held_until_the_body_has_ended(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_leaves_in_the_middle_of_the_body_leaves_its_permit() {
+async fn a_client_that_leaves_during_the_body_releases_its_permit() {
     let redis = Redis::start();
     let (upstream, _gate, events) = halting(CHUNKED, "0\r\n\r\n").await;
     let [gateway, other] = two_gateways(&config(&redis, &upstream, ONE)).await;
@@ -98,7 +98,7 @@ async fn permits_of_a_gateway_that_was_killed_are_free_when_their_leases_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_slept_over_its_lease_changes_nothing_when_it_wakes() {
+async fn a_gateway_frozen_beyond_its_lease_changes_no_permit() {
     let redis = Redis::start();
     let gates = [(); 2].map(|()| Arc::new(Semaphore::new(0)));
     let behind = gates.clone();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_request_has_one_access_line_and_no_line_holds_a_query() {
+async fn each_request_writes_one_access_line_without_its_query() {
     let (redis, upstream) = (Redis::start(), vendor().await);
     let gateway = after_traffic(&redis, &upstream).await;
     let lines = eventually("31 lines", async || {

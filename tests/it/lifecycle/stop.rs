@@ -146,7 +146,7 @@ async fn idle_connections_do_not_hold_up_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_drain_timeout_ends_what_is_stuck_and_gives_back_what_waits() {
+async fn the_drain_timeout_ends_stuck_requests_and_refunds_waiting_ones() {
     let redis = Redis::start();
     let (upstream, _never) = gated().await;
     let yaml = format!(
@@ -185,7 +185,7 @@ routes:
 #[case::impatient_ctrl_c("INT", "INT")]
 #[case::one_of_each("TERM", "INT")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_signal_ends_it_at_once(#[case] first: &str, #[case] second: &str) {
+async fn a_second_signal_ends_the_gateway_at_once(#[case] first: &str, #[case] second: &str) {
     let (upstream, _never) = gated().await;
     let mut gateway = Gateway::start(&format!(
         "drain_timeout: 10min\nupstream: {}\nroutes: [{{ suffix: \"*\" }}]\n",

@@ -32,7 +32,7 @@ routes: [{ name: search, suffix: /search, limiters: [search] }]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_observing_limiter_does_not_loosen_the_one_beside_it() {
+async fn an_observing_limiter_does_not_loosen_an_enforced_one() {
     let upstream = Upstream::ok().await;
     let rest =
         "limiters: { seen: { rate: 1/hour, mode: observe }, kept: { rate: 1/hour, burst: 2 } }
@@ -50,7 +50,7 @@ routes: [{ suffix: /search, limiters: [seen, kept] }]
 #[case::one_limiter("limiters: { search: { rate: 1/hour, mode: off } }")]
 #[case::all("limiting: off\nlimiters: { search: 1/hour }")]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_off_limits_nothing_and_asks_no_store(#[case] limiters: &str) {
+async fn a_limiter_that_is_off_limits_nothing_and_calls_no_store(#[case] limiters: &str) {
     let upstream = Upstream::ok().await;
     // Nothing listens on that port: a request that asked the store would fail.
     let gateway = Gateway::start(&format!(
@@ -72,7 +72,7 @@ routes: [{{ suffix: /search, limiters: [search] }}]
 #[case::memory(None)]
 #[case::redis(Some(Redis::start()))]
 #[tokio::test(flavor = "multi_thread")]
-async fn two_limiters_pass_a_request_or_take_nothing_of_it(#[case] redis: Option<Redis>) {
+async fn two_limiters_admit_a_request_together_or_not_at_all(#[case] redis: Option<Redis>) {
     let upstream = Upstream::ok().await;
     let rest = "limiters: { wide: { rate: 10/day }, narrow: { rate: 2/day } }
 routes: [{ suffix: /narrow, limiters: [wide, narrow] }, { suffix: /wide, limiters: [wide] }]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slots_of_callers_who_left_go_to_callers_who_came_later() {
+async fn slots_of_cancelled_callers_go_to_later_callers() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let rest = "limiters: { search: { rate: 10/s, burst: 5 } }
 routes: [{ suffix: /search, limiters: [search], max_wait: 4s }]
@@ -83,7 +83,7 @@ routes: [{ suffix: /search, limiters: [search], max_wait: 4s }]
 #[case::an_unfinished_body("Content-Length: 900000", 40_000)]
 #[case::an_unfinished_chunk("Transfer-Encoding: chunked", 0)]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_uploader_who_leaves_the_queue_gives_the_slot_back(
+async fn an_uploading_client_that_leaves_the_queue_refunds_its_slot(
     #[case] framing: &str,
     #[case] sent: usize,
 ) {
@@ -112,7 +112,7 @@ routes: [{ name: search, suffix: /search, limiters: [search], max_wait: 1h }]
 #[case::memory(None)]
 #[case::redis(Some(Redis::start()))]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_who_leaves_the_queue_gives_the_slot_back(#[case] redis: Option<Redis>) {
+async fn a_client_that_leaves_the_queue_refunds_its_slot(#[case] redis: Option<Redis>) {
     let upstream = Upstream::ok().await;
     // Slots an hour apart, so that none comes during the test.
     let rest = "limiters: { search: { rate: 4/hour, burst: 1 } }
@@ -148,7 +148,7 @@ routes: [{ name: search, suffix: /search, limiters: [search], max_wait: 1h }]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_who_leads_a_batch_and_leaves_blocks_nobody() {
+async fn a_client_that_leaves_while_leading_a_batch_blocks_no_request() {
     // A connection to the store that hangs for two seconds is given up, as it should be: where the machine
     // stalled so long, the attempt says nothing.
     for _ in 0..10 {
@@ -233,7 +233,7 @@ routes:
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_comes_later_waits_longer() {
+async fn later_requests_wait_longer() {
     let upstream = Upstream::ok().await;
     let rest = "limiters: { search: 1/10min }
 routes: [{ name: search, suffix: /search, limiters: [search], max_wait: 15min, max_wait_cap: 1h }]
@@ -252,7 +252,7 @@ routes: [{ name: search, suffix: /search, limiters: [search], max_wait: 15min, m
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_queue_is_a_503_and_a_place_in_it_can_be_had_again() {
+async fn a_full_queue_is_a_503_until_a_place_is_free() {
     let upstream = Upstream::ok().await;
     let rest = "limiters: { search: 1/10min }
 routes: [{ name: search, suffix: /search, limiters: [search], max_wait: 1h, max_waiting: 2 }]

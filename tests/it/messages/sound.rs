@@ -142,7 +142,11 @@ use rstest::rstest;
     "transfer-encoding: chunked\nbody"
 )]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_sound_arrives(#[case] sent: &str, #[case] start: &str, #[case] has: &str) {
+async fn well_formed_requests_arrive_unchanged(
+    #[case] sent: &str,
+    #[case] start: &str,
+    #[case] has: &str,
+) {
     let upstream = Upstream::ok().await;
     let gateway = before(&upstream).await;
     let mut conn = Conn::to(gateway.listen).await.expect("connect");

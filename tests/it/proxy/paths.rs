@@ -31,7 +31,7 @@ async fn the_path_arrives_as_it_was_sent(#[case] sent: &str, #[case] arrives: &s
 #[case::without_a_slash("/v2")]
 #[case::with_one("/v2/")]
 #[tokio::test(flavor = "multi_thread")]
-async fn the_base_path_stands_before_the_path(#[case] base: &str) {
+async fn the_base_path_is_prepended(#[case] base: &str) {
     let upstream = Upstream::ok().await;
     let gateway = before_url(&format!("{}{base}", upstream.url())).await;
     for target in ["/", "/a//b?c=d", "/../e", "http://other.example/f?g"] {
@@ -80,7 +80,7 @@ routes: [{{ suffix: /search, limiters: [search] }}, {{ suffix: \"*\" }}]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_route_it_is_a_404_and_the_upstream_hears_nothing() {
+async fn a_request_without_a_route_is_a_404_and_not_sent() {
     let upstream = Upstream::ok().await;
     let gateway =
         Gateway::start(&format!("upstream: {}\nroutes: [{{ suffix: /search }}]\n", upstream.url()))

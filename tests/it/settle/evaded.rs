@@ -40,7 +40,7 @@ async fn a_reserve_of_zero_is_settled_as_a_debt(
 #[case::stream("text/event-stream", ["data: {\"text\":\"a\"}\n\n", "data: {\"usage\":{\"total_tokens\":700}}\n\n"])]
 #[case::document("application/json", ["{\"usage\":", "{\"total_tokens\":700}}"])]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_before_the_cost_is_said_pays_it(
+async fn a_client_that_leaves_early_pays_the_later_cost(
     #[case] of: &'static str,
     #[case] pieces: [&'static str; 2],
     #[values(false, true)] is_redis: bool,
@@ -77,7 +77,7 @@ async fn a_client_that_leaves_before_the_cost_is_said_pays_it(
 
 /// The upstream breaks off after the client has left: what has passed is paid, at least one permit for each event.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_pays_what_passed_if_the_cost_is_never_said() {
+async fn a_client_that_leaves_pays_the_passed_events_without_a_cost() {
     let gate = Arc::new(Semaphore::new(0));
     let opened = gate.clone();
     let upstream = Upstream::raw(move |mut conn| {
@@ -121,7 +121,7 @@ async fn a_client_that_leaves_pays_what_passed_if_the_cost_is_never_said() {
 )]
 #[case::document("application/json", "{\"usage\":{\"total_tokens\":700}}", "", 700.0)]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_breaks_off_pays_the_cost_it_has_named(
+async fn a_truncated_answer_pays_its_named_cost(
     #[case] of: &str,
     #[case] said: &str,
     #[case] then: &str,

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::SeqCst;
 #[case::resp3("%1\r\n+a\r\n:1\r\n", "protocol")]
 #[case::deep("*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", "protocol")]
 #[tokio::test]
-async fn what_is_no_reply_ends_the_connection(#[case] words: &'static str, #[case] kind: &str) {
+async fn a_malformed_reply_ends_the_connection(#[case] words: &'static str, #[case] kind: &str) {
     let server = Server::start(Manner::SaysAndCloses(words)).await;
     let store = server.store().await;
     let error = decide(&store).await.expect_err("no answer");
@@ -42,7 +42,7 @@ async fn what_is_no_reply_ends_the_connection(#[case] words: &'static str, #[cas
 #[case::no_integers("$32\r\n????????????????????????????????\r\n")]
 #[case::numbers_alone("*2\r\n:1\r\n:2\r\n")]
 #[tokio::test]
-async fn a_reply_to_something_else_is_not_believed(#[case] words: &'static str) {
+async fn a_reply_of_another_shape_is_an_error(#[case] words: &'static str) {
     let server = Server::start(Manner::Says(words)).await;
     let store = server.store().await;
     for _ in 0..3 {
@@ -52,7 +52,7 @@ async fn a_reply_to_something_else_is_not_believed(#[case] words: &'static str) 
 }
 
 #[tokio::test]
-async fn a_reply_that_dribbles_is_one() {
+async fn a_reply_in_small_pieces_is_read() {
     let server = Server::start(Manner::Dribbles).await;
     let store = server.store().await;
     assert_eq!(decide(&store).await, Ok(true));
@@ -60,7 +60,7 @@ async fn a_reply_that_dribbles_is_one() {
 }
 
 #[tokio::test]
-async fn a_reply_that_nobody_asked_for_is_nobodys_answer() {
+async fn an_unrequested_reply_is_dropped() {
     let server = Server::start(Manner::SaysTwice).await;
     let store = server.store().await;
     assert_eq!(decide(&store).await, Ok(true));
@@ -69,7 +69,7 @@ async fn a_reply_that_nobody_asked_for_is_nobodys_answer() {
 }
 
 #[tokio::test]
-async fn a_long_reply_that_is_cut_is_none() {
+async fn a_truncated_long_reply_is_an_error() {
     let server = Server::start(Manner::Promises(3_000_000)).await;
     let store = server.store().await;
     assert_eq!(decide(&store).await.map_err(|error| error.kind()), Err("unreachable"));
@@ -96,7 +96,7 @@ async fn a_reply_without_bounds_ends_the_connection(
 }
 
 #[tokio::test]
-async fn who_leaves_takes_nobody_elses_answer() {
+async fn a_cancelled_call_takes_no_reply_of_another() {
     let server = Server::start(Manner::Works).await;
     let store = server.store().await;
     for _ in 0..20 {

@@ -12,7 +12,7 @@ fn json(body: &str) -> Reply {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_graphql_answer_that_says_throttled_is_a_refusal() {
+async fn a_throttled_graphql_answer_is_a_refusal() {
     let fine = "{\"data\":{\"shop\":1}}";
     let upstream = scripted([json(THROTTLED), json(fine)]).await;
     let throttle =
@@ -88,7 +88,7 @@ async fn a_long_refusal_is_passed_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_before_the_end_of_the_request_is_repeated_with_all_of_it() {
+async fn a_refusal_during_the_upload_repeats_the_whole_request() {
     let bodies = Arc::<Mutex<Vec<Vec<u8>>>>::default();
     let got = bodies.clone();
     let upstream = Upstream::raw(move |mut conn| {

@@ -156,7 +156,7 @@ routes:
 
 /// A refusal of one shop pauses that shop alone, and one of a limiter without a key pauses every route that has it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pause_is_that_of_the_limiters_and_their_keys() {
+async fn a_pause_covers_only_the_limiters_and_keys_of_the_call() {
     let upstream = Upstream::start(|call| match call.head.get("x-shop") {
         Some("busy") => too_many("600"),
         _ => Reply::ok(),
@@ -237,7 +237,7 @@ async fn call(gateway: &Gateway, target: &str, shop: &str) -> Answer {
 
 /// The calls of one shop that are answered do not end the row of refusals of another.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_success_of_one_key_does_not_end_the_row_of_another() {
+async fn a_success_of_one_key_does_not_end_the_streak_of_another() {
     let (upstream, gateway) = shops("300ms").await;
     assert_eq!(call(&gateway, "/refused", "one").await.status, 429);
     assert_eq!(call(&gateway, "/answered", "other").await.status, 200);

@@ -27,7 +27,7 @@ async fn passed(throttle: &str, fields: &[(&str, &str)]) -> usize {
 #[case::learning_is_off(", throttle: { learn: off }", &[("X-RateLimit-Remaining", "3")], 9)]
 #[case::off(", throttle: off", &[("X-RateLimit-Remaining", "3")], 9)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limiter_is_lowered_to_what_remains(
+async fn a_limiter_is_lowered_to_the_remaining_quota(
     #[case] throttle: &str,
     #[case] fields: &[(&str, &str)],
     #[case] expected: usize,
@@ -41,7 +41,10 @@ async fn a_limiter_is_lowered_to_what_remains(
 #[case::after_a_refusal(true, "upstream-throttled")]
 #[case::alone(false, "quota-exceeded")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_quota_that_others_use_up_pauses_its_limiter(#[case] refuses: bool, #[case] code: &str) {
+async fn a_quota_used_up_by_other_programs_pauses_the_limiter(
+    #[case] refuses: bool,
+    #[case] code: &str,
+) {
     let remaining = |left| reply("200 OK", &[("X-RateLimit-Remaining", left)], "ok");
     let first = if refuses { too_many("1") } else { remaining("5") };
     let upstream = scripted([first, remaining("3"), remaining("0")]).await;
@@ -88,7 +91,7 @@ async fn a_window_is_not_filled_for_longer_than_the_upstreams() {
 #[case::of_the_same_key("a", 8)]
 #[case::of_another_key("b", 2)]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_was_overtaken_changes_nothing(#[case] second: &str, #[case] left: usize) {
+async fn an_overtaken_answer_changes_nothing(#[case] second: &str, #[case] left: usize) {
     let gate = Arc::new(tokio::sync::Semaphore::new(0));
     let remaining = |left| reply("200 OK", &[("X-RateLimit-Remaining", left)], "ok");
     let upstream = scripted([remaining("2").behind(&gate), remaining("8")]).await;

@@ -10,7 +10,7 @@ use rstest::rstest;
 #[case::one(&["http/1.1"], Some("http/1.1"))]
 #[case::none(&[], None)]
 #[tokio::test(flavor = "multi_thread")]
-async fn the_protocol_is_agreed_on(#[case] offered: &[&str], #[case] agreed: Option<&str>) {
+async fn the_protocol_is_negotiated(#[case] offered: &[&str], #[case] agreed: Option<&str>) {
     let (upstream, directory) = (Upstream::ok().await, tempfile::tempdir().expect("a directory"));
     let authority = Authority::new();
     authority.write(directory.path(), "a.example");
@@ -31,7 +31,7 @@ async fn the_protocol_is_agreed_on(#[case] offered: &[&str], #[case] agreed: Opt
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_in_common_is_no_connection() {
+async fn peers_without_a_common_version_do_not_connect() {
     let (upstream, directory) = (Upstream::ok().await, tempfile::tempdir().expect("a directory"));
     let authority = Authority::new();
     authority.write(directory.path(), "a.example");
@@ -46,7 +46,7 @@ async fn nothing_in_common_is_no_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handshake_that_takes_too_long_is_left_while_others_are_served() {
+async fn a_slow_handshake_is_disconnected_and_delays_no_client() {
     let (upstream, directory) = (Upstream::ok().await, tempfile::tempdir().expect("a directory"));
     let authority = Authority::new();
     authority.write(directory.path(), "a.example");

@@ -57,7 +57,7 @@ async fn new_files_are_used_without_a_restart(#[case] linked: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_used_replaces_nothing() {
+async fn an_unusable_certificate_replaces_nothing() {
     let (upstream, directory) = (Upstream::ok().await, tempfile::tempdir().expect("a directory"));
     let (authority, path) = (Authority::new(), directory.path());
     let first = authority.write(path, "a.example");

@@ -50,7 +50,7 @@ fn with_users(cluster: &Cluster) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn as_a_cluster() {
+async fn a_store_works_as_a_cluster() {
     let cluster = Cluster::start(3, 0).await;
     let url = with_users(&cluster);
     let (gateways, _upstream) = assert_works(&format!("{url}, timeout: 2s")).await;
@@ -66,8 +66,7 @@ async fn as_a_cluster() {
 /// A rolling deployment that adds a route which uses two limiters together: the names of their states change, and the new
 /// gateway must not count from zero beside the old one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limiter_whose_group_changes_in_a_cluster_counts_as_exhausted_until_the_old_one_is_gone()
-{
+async fn a_limiter_with_a_new_group_in_a_cluster_counts_as_exhausted_at_first() {
     let cluster = Cluster::start(3, 0).await;
     let (upstream, _gate) = upstream().await;
     let yaml = |route: &str| {
@@ -97,7 +96,7 @@ async fn a_limiter_whose_group_changes_in_a_cluster_counts_as_exhausted_until_th
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_over_tls() {
+async fn a_cluster_works_over_tls() {
     let authority = Authority::new();
     let cluster = Cluster::with(3, 0, || {
         let mut args = authority.arguments("redis.internal", "no").0;
@@ -111,7 +110,7 @@ async fn a_cluster_over_tls() {
 
 /// No caller notices it: all get 200 or 429, and fifty pass.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slot_that_moves_in_the_middle() {
+async fn a_slot_that_moves_during_traffic_loses_no_state() {
     let cluster = Cluster::start(3, 0).await;
     let (upstream, _gate) = upstream().await;
     // That of commands which follow a slot is a right of its own.
@@ -166,7 +165,10 @@ async fn a_slot_that_moves_in_the_middle() {
 #[case::whose_epoch_has_stayed(true, false)]
 #[case::whose_epoch_has_gone_before(true, true)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limiter_without_a_state_whose_slot_is_moving(#[case] used: bool, #[case] moved: bool) {
+async fn a_limiter_without_a_state_in_a_moving_slot_is_decided(
+    #[case] used: bool,
+    #[case] moved: bool,
+) {
     let cluster = Cluster::start(3, 0).await;
     let (upstream, _gate) = upstream().await;
     let key = key("five");
@@ -190,7 +192,7 @@ async fn a_limiter_without_a_state_whose_slot_is_moving(#[case] used: bool, #[ca
 
 /// The node that counts the gateways is away when they start: limiters on other nodes are decided there.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_hangs_at_the_start_holds_up_nobody_elses_limiters() {
+async fn a_node_that_hangs_at_the_start_delays_only_its_own_limiters() {
     let cluster = Cluster::start(3, 0).await;
     let (upstream, _gate) = upstream().await;
     cluster.bring(&key("gateways"), 0).await;
@@ -205,7 +207,7 @@ async fn a_node_that_hangs_at_the_start_holds_up_nobody_elses_limiters() {
 
 /// All are away when gateways start, and then all come back but the one that counts the gateways.
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_that_come_back_behind_the_start_without_the_one_that_counts() {
+async fn limiters_work_without_the_node_that_counts_gateways() {
     let mut cluster = Cluster::start(3, 0).await;
     let (upstream, _gate) = upstream().await;
     cluster.bring(&key("gateways"), 0).await;

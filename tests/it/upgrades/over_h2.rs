@@ -33,7 +33,7 @@ fn extended(protocol: &'static str) -> Request<Empty<Bytes>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_websocket_over_http2_goes_on_as_an_upgrade() {
+async fn a_websocket_over_http2_is_forwarded_as_an_upgrade() {
     let (upstream, ended) = echo("the last word").await;
     let gateway = before(&upstream, "").await;
     let mut client = h2(&gateway).await;
@@ -86,7 +86,7 @@ async fn the_end_of_a_drain_closes_websockets_over_http2_with_a_frame() {
 #[case::another_key("Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n")]
 #[case::no_key("")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_websocket_with_another_key_is_none(#[case] accept: &'static str) {
+async fn a_websocket_with_a_wrong_accept_key_is_refused(#[case] accept: &'static str) {
     let head = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n";
     let upstream = Upstream::start(move |_| Reply {
         bytes: format!("{head}{accept}\r\n").into_bytes(),
@@ -100,7 +100,7 @@ async fn a_websocket_with_another_key_is_none(#[case] accept: &'static str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_refuses_a_websocket_over_http2_is_heard() {
+async fn a_refused_websocket_over_http2_is_passed_on() {
     let upstream = Upstream::start(|_| reply("403 Forbidden", &[], "no")).await;
     let gateway = before(&upstream, "").await;
     let answer = h2(&gateway).await.send_request(extended("websocket")).await.expect("an answer");

@@ -61,7 +61,7 @@ async fn saying(says: Says) -> (Origin, Arc<AtomicUsize>) {
 #[case::a_large_body_refused("POST", &"a".repeat(100_000), Says::Refused, 502, 1)]
 #[case::cancelled("GET", "", Says::Cancelled, 502, 1)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_nothing_was_done_with_is_sent_once_more(
+async fn an_unprocessed_request_is_sent_once_more(
     #[case] method: &str,
     #[case] body: &str,
     #[case] says: Says,
@@ -87,7 +87,7 @@ async fn a_request_that_nothing_was_done_with_is_sent_once_more(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_is_gone_with_its_requests_is_replaced() {
+async fn a_connection_lost_with_its_requests_is_replaced() {
     let (origin, _calls) = saying(Says::GoneAway).await;
     let gateway = origin.gateway("").await;
     assert_eq!(gateway.get("/first").await.status, 200);
@@ -133,7 +133,7 @@ async fn a_request_is_sent_until_an_upstream_begins_with_it(
 #[case::one(1)]
 #[case::three(3)]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_takes_few_streams_refuses_none(#[case] streams: u32) {
+async fn an_upstream_with_few_streams_fails_no_request(#[case] streams: u32) {
     let origin = Origin::start(Some(streams), |_, call| async move {
         tokio::task::yield_now().await;
         call.answer("ok");

@@ -29,7 +29,7 @@ async fn large_bodies_pass_both_ways() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_response_that_is_reset_in_its_middle_is_never_whole() {
+async fn a_reset_response_never_looks_complete() {
     let origin = Origin::start(None, |_, mut call| async move {
         let mut stream = call.respond.send_response(Response::new(()), false).expect("sent");
         stream.send_data("some".into(), false).expect("sent");
@@ -44,7 +44,7 @@ async fn a_response_that_is_reset_in_its_middle_is_never_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_length_that_is_not_kept_is_never_whole() {
+async fn a_response_shorter_than_its_length_never_looks_complete() {
     let origin = Origin::start(None, |_, mut call| async move {
         let response = Response::builder().header("content-length", "9").body(());
         let response = response.expect("a response");
@@ -63,7 +63,7 @@ async fn a_length_that_is_not_kept_is_never_whole() {
 
 /// Above 64 KiB, which the head of a response may have; the HTTP/2 library would drop what is too large.
 #[tokio::test(flavor = "multi_thread")]
-async fn trailers_of_a_response_that_are_too_large_break_it_off() {
+async fn too_large_trailers_abort_the_response() {
     let origin = Origin::start(None, |_, mut call| async move {
         let response = Response::new(());
         let Ok(mut stream) = call.respond.send_response(response, false) else { return };

@@ -77,9 +77,7 @@ async fn spent(gateway: &Gateway) -> i64 {
 #[case::put("PUT")]
 #[case::delete("DELETE")]
 #[tokio::test(flavor = "multi_thread")]
-async fn on_a_connection_that_was_closed_meanwhile_a_request_is_sent_once_more(
-    #[case] method: &str,
-) {
+async fn a_request_on_a_closed_connection_is_sent_once_more(#[case] method: &str) {
     let (upstream, calls, met) = ends_when_used(Meets::TheEnd).await;
     let gateway = before(&upstream).await;
     let (status, asked) = until_met(&gateway, &met, method, "").await;
@@ -98,7 +96,7 @@ async fn on_a_connection_that_was_closed_meanwhile_a_request_is_sent_once_more(
 #[case::an_interim_response_came("GET", "", Meets::Bytes("HTTP/1.1 103 Early Hints\r\n\r\n"))]
 #[case::half_a_head_came("GET", "", Meets::Bytes("HTTP/1.1 200 OK\r\n"))]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_may_have_been_acted_upon_is_not_sent_again(
+async fn a_possibly_processed_request_is_not_sent_again(
     #[case] method: &str,
     #[case] body: &str,
     #[case] meets: Meets,
@@ -150,7 +148,7 @@ async fn a_request_is_sent_once_more_and_not_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_sent_is_spent_though_it_cannot_be_sent_again() {
+async fn a_sent_request_spends_its_permit_even_without_a_retry() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("its address");
     let met = Arc::new(AtomicUsize::new(0));

@@ -22,7 +22,7 @@ routes: [{{ name: all, suffix: \"*\" }}]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_of_nothing_keeps_no_connection() {
+async fn a_pool_of_size_zero_keeps_no_connection() {
     let (upstream, _log) = saying(Vec::new(), false).await;
     let gateway = pooled(&upstream, "pool_size: 0").await;
     for _ in 0..10 {
@@ -32,7 +32,7 @@ async fn a_pool_of_nothing_keeps_no_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn beyond_the_size_of_the_pool_connections_are_closed() {
+async fn connections_above_the_pool_size_are_closed() {
     let gate = Arc::new(Semaphore::new(0));
     let (arrived, closed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (held, seen, ended) = (gate.clone(), arrived.clone(), closed.clone());
@@ -64,7 +64,7 @@ async fn beyond_the_size_of_the_pool_connections_are_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_is_idle_for_long_is_closed() {
+async fn an_idle_upstream_connection_is_closed() {
     let ended = Arc::new(Semaphore::new(0));
     let end = ended.clone();
     let upstream = Upstream::raw(move |mut conn| {

@@ -34,7 +34,7 @@ async fn octets_on_an_idle_connection_end_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_speaks_first_is_no_answer_ahead() {
+async fn bytes_before_the_request_are_no_answer() {
     let upstream = Upstream::raw(|mut conn| async move {
         let early = "HTTP/1.1 408 Request Timeout\r\nContent-Length: 3\r\n\r\nbad";
         if conn.send(early).await.is_err() {
@@ -60,7 +60,7 @@ async fn a_connection_that_speaks_first_is_no_answer_ahead() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_in_answer_to_head_reaches_nobody() {
+async fn a_body_in_answer_to_head_reaches_no_client() {
     let bytes =
         "HTTP/1.1 200 OK\r\nContent-Length: 36\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
     let (upstream, _log) = saying(bytes.into(), false).await;
@@ -79,7 +79,7 @@ async fn a_body_in_answer_to_head_reaches_nobody() {
 #[case::head("HEAD", "200 OK")]
 #[case::not_modified("GET", "304 Not Modified")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_comes_late_reaches_nobody(#[case] method: &str, #[case] status: &str) {
+async fn a_late_body_reaches_no_client(#[case] method: &str, #[case] status: &str) {
     let late = format!("HTTP/1.1 {status}\r\nContent-Length: 40\r\n\r\n");
     let upstream = Upstream::raw(move |mut conn| {
         let late = late.clone();
@@ -142,7 +142,7 @@ async fn a_connection_that_was_answered_early_is_not_used_again() {
 #[case::small(100)]
 #[case::large(300_000)]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_stands_behind_a_body_is_nobodys_answer(#[case] size: usize) {
+async fn bytes_after_a_body_are_no_answer(#[case] size: usize) {
     let body = "x".repeat(size);
     let bytes =
         format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n{body}{}", own("for nobody"));

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn grows_once_for_each_wave_up_to_the_spread() {
+    fn a_margin_grows_once_for_each_wave_up_to_the_spread() {
         let mut learned = RULE.next(RULE.first(0), refused(10, Some(40_000)), 20);
         assert_eq!(learned.margin, 10_000);
         assert_eq!(RULE.next(learned, refused(20 + WAVE, Some(40_000)), 200_000), learned);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn shrinks_slowly() {
+    fn a_margin_shrinks_by_a_fiftieth_a_minute() {
         let learned = LearnedMargin { margin: 50_000, changed: 0, grew: 1 };
         let report = MarginReport::default();
         assert_eq!(RULE.next(learned, report, MINUTE - 1), learned);
@@ -157,7 +157,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn stays_within_its_bounds(
+        fn a_margin_stays_within_its_bounds(
             most in 1_000..3_600_000_000i64,
             reports in prop::collection::vec(
                 (0..200_000_000i64, any::<Option<u32>>(), any::<Option<u32>>()), 1..60

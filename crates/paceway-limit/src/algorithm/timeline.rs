@@ -343,7 +343,7 @@ mod tests {
     /// before now is not kept: a state that is read again between two requests of a batch has the same holes
     /// as one that is not.
     #[test]
-    fn what_is_past_of_a_hole_is_not_kept() {
+    fn the_past_part_of_a_hole_is_dropped() {
         let pace = Pace::new(1, 10, 3, 0).expect("a pace");
         let mut line =
             Timeline { pace, now: 1000, born: 1, credit: None, tail: 100, holes: vec![(-25, 40)] };

@@ -89,7 +89,7 @@ async fn acquire_waits_longer_than_any_reservation_reaches() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_acquire_refuses_at_once_and_says_when_to_come_back() {
+async fn try_acquire_refuses_at_once_with_retry_after() {
     let limiter = limiter(5, 5);
     limiter.try_acquire(5, Duration::ZERO).await.expect("the burst");
     let started = Instant::now();
@@ -104,7 +104,7 @@ async fn try_acquire_refuses_at_once_and_says_when_to_come_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_stops_waiting_gives_the_slot_to_the_next() {
+async fn a_cancelled_waiter_leaves_its_slot_to_the_next() {
     let limiter = limiter(1, 1);
     limiter.acquire(1).await.expect("permits");
     let waiter = tokio::spawn({
@@ -128,7 +128,7 @@ async fn more_than_the_burst_is_impossible_not_a_wait_for_ever() {
 
 /// A machine that is suspended, say. At 5/s callers may use the slots of the last 100 ms then, and no older ones.
 #[tokio::test(start_paused = true)]
-async fn callers_that_wake_late_ask_again() {
+async fn callers_that_wake_late_reserve_again() {
     let limiter = limiter(5, 1);
     let callers = (0..20).map(|i| {
         let limiter = limiter.clone();
@@ -272,7 +272,7 @@ async fn the_layer_makes_the_service_ready_shortly_before_the_slot() {
 
 /// A slot that has passed by more than 100 ms is not used; the service that is ready by then is kept for the next.
 #[tokio::test(start_paused = true)]
-async fn a_request_whose_service_is_ready_late_asks_again() {
+async fn a_request_whose_service_is_ready_late_reserves_again() {
     let slow = Slow::new(Duration::from_millis(300));
     let layer = LimitLayer::new(limiter(1, 1)).max_wait(Duration::from_secs(3));
     let mut service = layer.layer(slow.clone());
@@ -309,7 +309,7 @@ async fn the_layer_holds_or_answers_429_in_place_of_the_service() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_layer_says_the_whole_time_also_beyond_the_longest_wait() {
+async fn the_layer_announces_the_whole_time_beyond_the_longest_wait() {
     let service = service_fn(async |_: Request<()>| {
         Ok::<_, Infallible>(Response::new(http_body_util::Full::new(bytes::Bytes::new())))
     });

@@ -189,7 +189,7 @@ mod tests {
     #[case("a{b", "a{b")]
     #[case("a}b", "a}b")]
     #[case("", "")]
-    fn hash_tag(#[case] key: &str, #[case] tag: &str) {
+    fn reads_the_hash_tag_of_a_key(#[case] key: &str, #[case] tag: &str) {
         assert_eq!(super::hash_tag(key), tag);
     }
 }

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_call_after_an_opening_asks_shortly_before_it() {
+    async fn the_first_call_after_an_opening_wakes_shortly_before_it() {
         let (openings, start) = (Openings::default(), Instant::now());
         let mut places = enter(&openings, start, &[100, 300, 500]);
         open(&openings, start, 200);

@@ -339,7 +339,7 @@ fn hash(script: &str) -> String {
 mod tests {
     /// As `redis-cli script load 'return 1'` says.
     #[test]
-    fn hash_of_a_script() {
+    fn hashes_a_script_as_redis_does() {
         assert_eq!(super::hash("return 1"), "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
     }
 }

@@ -23,7 +23,7 @@ fn refused(sent: Micros, rate: Nanohertz) -> RateReport {
 }
 
 #[test]
-fn grows_by_a_tenth_each_period_while_it_is_used() {
+fn a_used_rate_grows_by_a_tenth_each_period() {
     let rule = rule(10);
     let mut learned = rule.first(0);
     learned = rule.next(learned, used(), SECOND - 1);
@@ -39,7 +39,7 @@ fn grows_by_a_tenth_each_period_while_it_is_used() {
 }
 
 #[test]
-fn falls_to_seven_tenths_once_for_each_wave() {
+fn a_refused_rate_falls_to_seven_tenths_once_for_each_wave() {
     let rule = rule(10);
     let first = rule.first(0);
     let fallen = rule.next(first, refused(900_000, first.rate), SECOND);
@@ -57,7 +57,7 @@ fn falls_to_seven_tenths_once_for_each_wave() {
 }
 
 #[test]
-fn a_rate_that_was_refused_is_passed_slowly() {
+fn a_refused_rate_is_exceeded_slowly() {
     let rule = rule(10);
     let mut learned = rule.next(rule.first(0), refused(1, per_second(10)), 2);
     let (mut rates, mut now) = (Vec::new(), 2);
@@ -148,7 +148,7 @@ fn a_rule_at_another_rate_keeps_its_burst_or_its_period() {
 proptest! {
     /// Whatever is reported, the rate stays within its bounds, and one step is never more than a tenth up or three down.
     #[test]
-    fn stays_within_its_bounds(
+    fn a_rate_stays_within_its_bounds(
         start in 1_000..MAX_RATE,
         [a, b] in [1_000..MAX_RATE, 1_000..MAX_RATE],
         period in 1_000..3_600_000_000i64,
@@ -179,7 +179,7 @@ proptest! {
     /// An upstream that accepts `quota` calls in any second, and a second's pause after each refusal: the rate comes to it
     /// from below, and from then on oscillates by less than 30 % and uses at least nine tenths of it.
     #[test]
-    fn converges_on_a_quota_that_it_does_not_know(quota in 6..90i64, start in 1..6i64) {
+    fn a_rate_converges_on_an_unknown_quota(quota in 6..90i64, start in 1..6i64) {
         let rule = rule(start);
         let mut learned = rule.first(0);
         let (mut log, mut now) = (VecDeque::new(), 0);

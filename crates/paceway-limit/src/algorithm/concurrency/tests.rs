@@ -64,7 +64,7 @@ fn grant(reserved: &Reserved) -> Grant {
 }
 
 #[test]
-fn a_release_calls_the_first_in_the_queue_and_nobody_else() {
+fn a_release_notifies_only_the_first_waiter() {
     let mut permits = Permits::new(2, 60 * SECOND);
     let first = permits.ask(ticket(1), SECOND);
     permits.ask(ticket(2), SECOND);
@@ -83,7 +83,7 @@ fn a_release_calls_the_first_in_the_queue_and_nobody_else() {
 }
 
 #[test]
-fn who_cannot_wait_is_refused_and_leaves_no_trace() {
+fn a_refused_request_changes_no_state() {
     let mut permits = Permits::new(1, 60 * SECOND);
     permits.ask(ticket(1), 0);
     let before = permits.state.clone();
@@ -94,7 +94,7 @@ fn who_cannot_wait_is_refused_and_leaves_no_trace() {
 
 /// However long it says that it may wait: in a queue it would only be in the way.
 #[test]
-fn whose_time_is_over_does_not_wait_on() {
+fn a_request_past_its_deadline_does_not_join_the_queue() {
     let mut permits = Permits::new(1, SECOND);
     permits.ask(ticket(1), 0);
     let queued = permits.ask(ticket(2), SECOND / 2).queued.expect("a queue");
@@ -107,7 +107,7 @@ fn whose_time_is_over_does_not_wait_on() {
 }
 
 #[test]
-fn what_nobody_renews_is_free_after_the_lease_and_a_zombie_changes_nothing() {
+fn an_expired_lease_frees_its_permit_and_cannot_be_renewed() {
     let mut permits = Permits::new(1, 60 * SECOND);
     let zombie = grant(&permits.ask(ticket(1), 0));
     permits.now += 59 * SECOND;
@@ -125,7 +125,7 @@ fn what_nobody_renews_is_free_after_the_lease_and_a_zombie_changes_nothing() {
 }
 
 #[test]
-fn who_was_called_and_does_not_come_loses_the_permit_to_the_next() {
+fn a_notified_waiter_that_does_not_claim_loses_its_permit() {
     let mut permits = Permits::new(1, 60 * SECOND);
     let first = grant(&permits.ask(ticket(1), 0));
     permits.ask(ticket(2), 30 * SECOND);
@@ -138,7 +138,7 @@ fn who_was_called_and_does_not_come_loses_the_permit_to_the_next() {
 }
 
 #[test]
-fn who_leaves_the_queue_is_not_called() {
+fn a_waiter_that_left_the_queue_is_not_notified() {
     let mut permits = Permits::new(1, 60 * SECOND);
     let first = grant(&permits.ask(ticket(1), 0));
     let queued = permits.ask(ticket(2), SECOND).queued.expect("queued");
@@ -150,7 +150,7 @@ fn who_leaves_the_queue_is_not_called() {
 }
 
 #[test]
-fn a_larger_limit_calls_as_many_as_now_fit() {
+fn a_larger_limit_notifies_as_many_waiters_as_fit() {
     let mut permits = Permits::new(1, 60 * SECOND);
     (1..5).for_each(|number| drop(permits.ask(ticket(number), SECOND)));
     permits.rule = Concurrency::new(3, 60 * SECOND).expect("a rule");
@@ -185,7 +185,7 @@ fn two_kinds_of_permits_are_taken_together_or_not_at_all() {
 }
 
 #[test]
-fn a_request_that_waits_for_permits_takes_its_permit_only_then() {
+fn a_request_that_waits_for_concurrency_takes_no_rate_permit_yet() {
     let mut permits = Permits::new(1, 60 * SECOND);
     let rule = crate::algorithm::TokenBucket::new(1, SECOND, 1).expect("a rule");
     let mut bucket = Rule::from(rule).open(None, None, T0);
@@ -223,7 +223,7 @@ proptest! {
     /// Compared with a list of holders and their expiries, and a list of waiters. Requests of one tenant take turns in the
     /// order in which they came.
     #[test]
-    fn never_too_many_never_idle_first_come_first_served(
+    fn permits_are_never_exceeded_nor_idle_and_waiters_are_served_in_order(
         mut max in 1..4i64,
         takes_turns in any::<bool>(),
         steps in prop::collection::vec(prop_oneof![

@@ -73,7 +73,7 @@ impl Limiter {
 #[case::too_short(1, 999)]
 #[case::too_long(1, 367 * DAY)]
 #[case::too_many(1_000_000_001, SECOND)]
-fn what_is_no_rule(#[case] count: i64, #[case] period: Micros) {
+fn refuses_numbers_that_make_no_fixed_window(#[case] count: i64, #[case] period: Micros) {
     assert_eq!(FixedWindow::new(count, period), None);
 }
 
@@ -83,7 +83,7 @@ fn what_is_no_rule(#[case] count: i64, #[case] period: Micros) {
 #[case::at_the_last_microsecond((1, SECOND), 999_999, &[1, 1, 1], &[0, 1, 1_000_001])]
 #[case::small_ones_pass_a_large_one((3, SECOND), 0, &[2, 3, 1, 2, 1], &[0, 1_000_000, 0, 2_000_000, 2_000_000])]
 #[case::a_day((1, DAY), DAY - 1_700_000_000 * SECOND % DAY, &[1, 1], &[0, DAY])]
-fn the_first_window_with_room(
+fn a_request_gets_the_first_window_with_room(
     #[case] (count, period): (i64, Micros),
     #[case] after: Micros,
     #[case] costs: &[i64],
@@ -109,7 +109,7 @@ fn a_million_reservations_ahead_are_two_runs_and_end_at_the_exact_microsecond() 
 }
 
 #[test]
-fn the_last_permit_given_back_leaves_nothing_behind() {
+fn a_refund_of_the_last_permit_removes_the_state() {
     let mut limiter = Limiter::new(1, SECOND);
     let (_, first) = limiter.ask(T0, 1, 0).expect("granted");
     let before = limiter.state.clone();
@@ -121,7 +121,7 @@ fn the_last_permit_given_back_leaves_nothing_behind() {
 }
 
 #[test]
-fn nothing_is_given_back_twice_or_late_or_to_another_state() {
+fn a_refund_counts_once_in_time_and_in_its_own_state() {
     let mut limiter = Limiter::new(2, SECOND);
     let grants: Vec<_> = (0..4).map(|_| limiter.ask(T0, 1, SECOND).expect("granted").1).collect();
     assert!(!limiter.refund(T0, grants[0], 3), "more than there is");
@@ -161,7 +161,7 @@ fn a_change_of_the_rule_keeps_the_level(#[case] to: (i64, Micros), #[case] wait:
 }
 
 #[test]
-fn a_day_that_is_full_locks_nobody_out_of_a_second() {
+fn a_full_day_does_not_block_a_rule_per_second() {
     let mut limiter = Limiter::new(1_000, DAY);
     limiter.ask(T0, 1_000, 0).expect("granted");
     limiter.rule = rule(10, SECOND);
@@ -177,7 +177,7 @@ fn a_day_that_is_full_locks_nobody_out_of_a_second() {
 }
 
 #[test]
-fn a_change_there_and_back_gives_no_free_burst() {
+fn two_rules_in_turn_grant_no_free_burst() {
     let mut limiter = Limiter::new(5, SECOND);
     let mut granted = 0;
     for i in 0..40 {
@@ -202,7 +202,7 @@ fn a_queue_stays_promised_under_a_longer_period() {
 }
 
 #[test]
-fn waiters_who_leave_after_a_change_make_room_under_the_new_rule() {
+fn refunds_after_a_change_make_room_under_the_new_rule() {
     let mut limiter = Limiter::new(2, SECOND);
     let grants: Vec<_> = (0..6).map(|_| limiter.ask(T0, 1, DAY).expect("granted").1).collect();
     let (old, new) = (limiter.rule, rule(7, 60 * SECOND));
@@ -216,7 +216,7 @@ fn waiters_who_leave_after_a_change_make_room_under_the_new_rule() {
 }
 
 #[test]
-fn a_gift_takes_nothing_from_a_window_where_others_stand() {
+fn a_refund_frees_no_permit_that_a_waiting_request_holds() {
     let mut limiter = Limiter::new(2, 10 * SECOND);
     // The grant is not at the start of its window, so the new rule cannot know where it is.
     let (_, grant) = limiter.ask_from(15 * SECOND, T0, 1, DAY).expect("granted");
@@ -233,7 +233,7 @@ fn a_gift_takes_nothing_from_a_window_where_others_stand() {
 #[case::shorter(1_000, 300)]
 #[case::a_little_longer(1_000, 1_300)]
 #[case::much_longer(1_000, 70_000)]
-fn a_very_long_queue_is_never_put_too_low(#[case] from: Micros, #[case] to: Micros) {
+fn a_very_long_queue_is_never_counted_too_low(#[case] from: Micros, #[case] to: Micros) {
     let mut limiter = Limiter { rule: FixedWindow { count: 3, period: from }, state: None };
     let (now, windows) = (T0 + 777, 3 * MAX_HOLES as i64);
     let grants: Vec<_> =
@@ -250,7 +250,7 @@ fn a_very_long_queue_is_never_put_too_low(#[case] from: Micros, #[case] to: Micr
 }
 
 #[test]
-fn sections_are_few_and_go_when_nobody_uses_them() {
+fn sections_are_bounded_and_removed_when_unused() {
     let mut limiter = Limiter::new(5, 3_600 * SECOND);
     for seconds in [3_600, 1, 2, 3, 4, 5] {
         limiter.rule = rule(50, seconds * SECOND);
@@ -273,7 +273,7 @@ fn sections_are_few_and_go_when_nobody_uses_them() {
 }
 
 #[test]
-fn a_clock_that_goes_back_grants_nothing_anew() {
+fn a_clock_that_is_set_back_grants_no_permit_twice() {
     let mut limiter = Limiter::new(2, SECOND);
     limiter.ask(T0 + 10 * SECOND + 500, 1, 0).expect("granted");
     // Within the window nothing is unknown.
@@ -289,7 +289,7 @@ fn a_clock_that_goes_back_grants_nothing_anew() {
 }
 
 #[test]
-fn runs_are_bounded_and_only_ever_put_too_high() {
+fn runs_are_bounded_and_never_counted_too_low() {
     let (period, mut open) = (1_000, Open::new(None, T0, rule(9, 1_000)));
     let mut counts = HashMap::new();
     for i in 0..3 * MAX_HOLES as i64 {

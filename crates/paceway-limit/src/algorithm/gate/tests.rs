@@ -81,7 +81,7 @@ impl Limiter {
 /// 30 requests ask 10/s at once, and the upstream refuses the first of them: the pause covers some slots, and the others are
 /// kept. Those that ask again come after these, and not between them.
 #[test]
-fn requests_that_ask_again_come_after_those_that_kept_their_slots() {
+fn requests_with_new_slots_come_after_requests_with_kept_slots() {
     for rule in [
         Algorithm::TokenBucket(TokenBucket::new(10, 1_000_000, 10).expect("a rule")),
         Algorithm::SlidingWindow(SlidingWindow::new(10, 1_000_000, 0).expect("a rule")),
@@ -189,7 +189,7 @@ proptest! {
     /// Waiters that come within a pause get slots from its end on, with the time of a permit between them, and use the whole
     /// rate.
     #[test]
-    fn the_waiters_of_a_pause_are_no_herd((rule, count, period) in rule(), span in 1..5_000_000i64) {
+    fn waiters_leave_a_pause_at_the_pace_of_the_limiter((rule, count, period) in rule(), span in 1..5_000_000i64) {
         let mut limiter = Limiter::new(rule);
         limiter.pause(T0, span);
         let mut last = None;
@@ -209,7 +209,7 @@ proptest! {
 
     /// Requests that leave return their permits: afterwards the limiter grants as if they had not come.
     #[test]
-    fn refunds_leave_no_trace((rule, ..) in rule(), span in 1..5_000_000i64, waiting in 1..30usize) {
+    fn refunds_restore_the_state((rule, ..) in rule(), span in 1..5_000_000i64, waiting in 1..30usize) {
         let (mut limiter, mut unused) = (Limiter::new(rule), Limiter::new(rule));
         limiter.pause(T0, span);
         unused.pause(T0, span);

@@ -26,7 +26,7 @@ fn limiter(rule: LeakyBucket) -> Limiter {
 #[case::more_than_one_a_microsecond(1001, 1000, 0, None)]
 #[case::endless_margin(2, SECOND, i64::MAX, None)]
 #[case::takes_centuries(1, 150 * 366 * 86_400 * SECOND, 0, None)]
-fn what_is_no_rule(
+fn refuses_numbers_that_make_no_leaky_bucket(
     #[case] count: i64,
     #[case] period: Micros,
     #[case] margin: Micros,
@@ -47,7 +47,7 @@ fn a_queue_of_permits_is_a_longest_wait(#[case] rule: LeakyBucket, #[case] longe
 }
 
 #[test]
-fn permits_flow_out_one_by_one_and_a_cost_is_paid_behind() {
+fn permits_leave_one_by_one_and_a_cost_delays_the_next_request() {
     let mut bucket = limiter(rule(5, SECOND, 50_000, None));
     let at = [1, 1, 3, 1].map(|cost| bucket.ask(T0, cost, SECOND * 10).expect("granted").0 - T0);
     assert_eq!(at, [0, 250_000, 500_000, 1_250_000]);
@@ -73,7 +73,7 @@ fn a_change_of_the_rule_keeps_the_instants_of_waiters(
 }
 
 #[test]
-fn a_change_there_and_back_gives_no_free_permits() {
+fn two_rules_in_turn_grant_no_free_permits() {
     let mut bucket = limiter(rule(5, SECOND, 0, None));
     let mut granted = 0;
     for i in 0..1000 {

@@ -192,7 +192,7 @@ proptest! {
 
     /// A grant is settled once: a second time returns nothing that could be taken again.
     #[test]
-    fn what_was_returned_is_not_more_than_was_reserved(
+    fn a_second_settlement_returns_no_permits(
         mut limiter in bucket(),
         costs in prop::collection::vec((1..9i64, 0..9i64), 1..20),
     ) {
@@ -212,7 +212,7 @@ proptest! {
 
 /// All permits that were not used come back at once where no request waits and no time has passed.
 #[test]
-fn a_bucket_gets_back_what_was_not_used() {
+fn a_bucket_gets_unused_permits_back() {
     // 90,000 tokens a minute, 1.5 in a ms.
     let mut limiter = Limiter::token_bucket(90_000, 60 * SECOND, 90_000);
     let grants: Vec<_> = (0..5).map(|_| limiter.take(T0, 10_000, 0).expect("a grant")).collect();
@@ -250,7 +250,7 @@ fn requests_that_use_a_fifth_get_five_times_as_many_slots() {
 
 /// A sliding window forgets the instants of the permits that were not used, also when they are past.
 #[test]
-fn a_window_gets_back_what_was_not_used() {
+fn a_sliding_window_gets_unused_permits_back() {
     for mut limiter in [Limiter::sliding_window(100, SECOND, 0), Limiter::fixed_window(100, SECOND)]
     {
         let (_, grant) = limiter.take(T0, 60, 0).expect("a grant");

@@ -42,7 +42,7 @@ fn warm_up(count: i64, period: Micros) -> Algorithm {
 #[case::a_window_of_one(sliding(2, SECOND), 3, sliding(1, SECOND))]
 #[case::fixed_windows(fixed(500, 60 * SECOND), 2, fixed(250, 60 * SECOND))]
 #[case::warming_up(warm_up(10, SECOND), 2, warm_up(10, 2 * SECOND))]
-fn one_of_so_many_gateways(
+fn a_share_is_the_rule_divided_by_the_number_of_gateways(
     #[case] whole: Algorithm,
     #[case] gateways: i64,
     #[case] share: Algorithm,
@@ -55,7 +55,7 @@ fn one_of_so_many_gateways(
 }
 
 #[test]
-fn the_margin_stays_and_so_does_the_time_that_a_queue_may_take() {
+fn a_share_keeps_the_margin_and_the_longest_queue_time() {
     let whole = leaky(10, SECOND, 20_000, Some(5));
     let share = whole.share(4, SECOND, 1);
     let [share_facts, facts] = [share.facts(), whole.facts()];
@@ -110,7 +110,7 @@ fn level(store: &MemoryStore, rule: Algorithm, now: Micros) -> Level {
 
 /// A charge of 3 permits to a window that has room for 1 is counted in this window and not in the next one.
 #[test]
-fn what_is_charged_to_a_full_window_stays_in_it() {
+fn a_charge_to_a_full_window_counts_in_that_window() {
     let (store, rule) = (MemoryStore::default(), fixed(5, SECOND));
     take(&store, rule, 4, NOW);
     assert_eq!(take(&store, rule.facts().spent, 3, NOW), 0);
@@ -120,7 +120,7 @@ fn what_is_charged_to_a_full_window_stays_in_it() {
 
 /// Beside 10/s and 60/3s the laxer is 60 in 3 s. A charge to the longer window leaves it so: it is no rule that allows more.
 #[test]
-fn a_charge_does_not_raise_what_other_periods_allow() {
+fn a_charge_to_one_period_allows_no_more_in_another() {
     let (store, short, long) = (MemoryStore::default(), fixed(10, SECOND), fixed(60, 3 * SECOND));
     let start = NOW - NOW % (3 * SECOND);
     take(&store, short, 1, start);
@@ -132,7 +132,7 @@ fn a_charge_does_not_raise_what_other_periods_allow() {
 /// The last reply of the store was about a charge: the gateway that then decides alone begins with that
 /// window.
 #[test]
-fn a_share_begins_as_full_as_a_charge_has_left_the_whole() {
+fn a_share_begins_at_the_level_of_the_charged_rule() {
     let (store, rule) = (MemoryStore::default(), fixed(30, SECOND));
     take(&store, rule, 10, NOW);
     take(&store, rule.facts().spent, 5, NOW);
@@ -144,7 +144,7 @@ fn a_share_begins_as_full_as_a_charge_has_left_the_whole() {
 
 proptest! {
     #[test]
-    fn alone_a_gateway_has_the_whole((rule, period) in rules()) {
+    fn a_lone_gateway_has_the_whole_rule((rule, period) in rules()) {
         prop_assert_eq!(rule.share(1, period, 1), rule);
     }
 
@@ -183,7 +183,7 @@ proptest! {
 
     /// The permits that were taken are owed, however many were taken before.
     #[test]
-    fn what_was_taken_is_owed(
+    fn every_taken_permit_is_owed(
         (rule, _) in rules(), before in 0..50i64, taken in 0..50i64, pause in 0..SECOND,
     ) {
         let flows = |rule: &Algorithm| {
@@ -211,7 +211,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_charged_in_the_middle_of_a_window_counts_as_long_as_the_window(
+    fn a_charge_within_a_window_counts_until_the_window_ends(
         (rule, period) in rules(), at in 0..10 * SECOND,
     ) {
         let (slot, end) = (rule.slot(NOW + at), rule.slot(NOW + at) + rule.counts_for());
@@ -227,7 +227,7 @@ proptest! {
 
     /// A share that begins from a level is full again when the whole is.
     #[test]
-    fn a_share_begins_as_full_as_the_whole_was(
+    fn a_share_begins_at_the_level_of_the_whole_rule(
         (rule, period) in rules(), gateways in 1..8i64, used in 1..60i64,
     ) {
         let whole = MemoryStore::default();

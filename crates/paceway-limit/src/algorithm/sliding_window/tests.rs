@@ -77,7 +77,11 @@ impl Window {
 #[case::negative_margin(1, SECOND, -1)]
 #[case::centuries(1, 1 << 60, 0)]
 #[case::overflow(1, i64::MAX, i64::MAX)]
-fn what_is_no_rule(#[case] count: i64, #[case] period: Micros, #[case] margin: Micros) {
+fn refuses_numbers_that_make_no_sliding_window(
+    #[case] count: i64,
+    #[case] period: Micros,
+    #[case] margin: Micros,
+) {
     assert_eq!(SlidingWindow::new(count, period, margin), None);
 }
 
@@ -115,7 +119,7 @@ fn a_large_window_is_kept_in_grains_and_loses_little(#[case] count: i64, #[case]
 }
 
 #[test]
-fn who_must_come_later_leaves_the_room_before_to_others() {
+fn a_later_request_leaves_earlier_room_to_other_requests() {
     let mut window = Window::new(2, SECOND, 0);
     window.ask_from(T0, 5 * SECOND, 1, MAX_BUDGET).expect("granted");
     let at: Vec<_> =
@@ -125,7 +129,7 @@ fn who_must_come_later_leaves_the_room_before_to_others() {
 }
 
 #[test]
-fn room_that_somebody_ahead_kept_closed_is_free_when_it_leaves() {
+fn a_refund_frees_the_room_that_its_request_kept_closed() {
     let mut window = Window::new(5, 48, 0);
     let (_, second) = window.ask_from(T0, 54, 2, MAX_BUDGET).expect("granted");
     window.ask(T0, 3, 0).expect("granted");
@@ -138,7 +142,7 @@ fn room_that_somebody_ahead_kept_closed_is_free_when_it_leaves() {
 
 /// As on Redis, where who takes nothing writes nothing.
 #[test]
-fn who_asks_under_another_rule_and_takes_nothing_leaves_what_was_closed() {
+fn a_refusal_under_another_rule_changes_no_closed_room() {
     let kept = rule(3, 1_000_000, 0);
     let mut open = Open::new(None, T0, kept);
     for _ in 0..4 {
@@ -153,7 +157,7 @@ fn who_asks_under_another_rule_and_takes_nothing_leaves_what_was_closed() {
 }
 
 #[test]
-fn nothing_is_given_back_twice_or_to_another_state() {
+fn a_refund_counts_once_and_in_its_own_state() {
     let mut window = Window::new(2, SECOND, 0);
     let grants: Vec<_> =
         (0..6).map(|_| window.ask(T0, 1, MAX_BUDGET).expect("granted").1).collect();
@@ -166,7 +170,7 @@ fn nothing_is_given_back_twice_or_to_another_state() {
 }
 
 #[test]
-fn what_lies_ahead_is_bounded() {
+fn future_grants_are_bounded() {
     let mut window = Window::new(1, 10, 0);
     for i in 0..2 * MAX_HOLES as i64 {
         window.ask_from(T0, 1000 * (i + 1), 1, MAX_BUDGET).expect("granted");
@@ -241,7 +245,7 @@ proptest! {
     }
 
     #[test]
-    fn both_rules_of_a_rolling_change_hold(rules in (small(), small()), steps in steps(80)) {
+    fn a_rolling_change_keeps_both_rules(rules in (small(), small()), steps in steps(80)) {
         let rules = [rules.0, rules.1];
         let mut window = Window { rule: rules[0], state: None };
         let (mut grants, mut now) = ([Vec::new(), Vec::new()], T0);

@@ -85,7 +85,7 @@ proptest! {
 
     /// Law 3 across edits: the state of an earlier rule locks no request out for longer than a refusal said.
     #[test]
-    fn who_comes_back_in_time_passes_whatever_the_rules_were_before(
+    fn a_caller_passes_at_the_announced_instant_after_any_edits(
         rules in three_of_a_kind(),
         steps in steps(),
     ) {
@@ -103,7 +103,7 @@ proptest! {
     }
     /// Law 9: the level is that of a tank which is edited.
     #[test]
-    fn a_level_survives_any_edits_without_free_permits_or_lost_ones(
+    fn edits_neither_create_nor_lose_permits(
         rules in prop_oneof![
             [token_bucket(), token_bucket(), token_bucket()],
             [leaky_bucket(), leaky_bucket(), leaky_bucket()],
@@ -158,7 +158,7 @@ proptest! {
     /// Law 9: a limit of one a day that is used up locks no request out of ten a second, and grants no permit
     /// too many.
     #[test]
-    fn who_cannot_wait_is_let_in_again_soon_after_an_edit(kind in 0..3usize, idle in 0..3_600_000_000i64) {
+    fn a_caller_without_a_wait_passes_soon_after_an_edit(kind in 0..3usize, idle in 0..3_600_000_000i64) {
         const DAY: Micros = 86_400_000_000;
         let pair = |count, period| match kind {
             0 => Limiter::token_bucket(count, period, count),

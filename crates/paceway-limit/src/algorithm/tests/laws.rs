@@ -7,7 +7,7 @@ proptest! {
 
     /// Laws 1 and 6: also with permits that come back late, and with those that another limiter delays.
     #[test]
-    fn never_too_many_whatever_is_given_back(
+    fn refunds_never_let_the_rule_be_exceeded(
         mut limiter in any_limiter(),
         steps in steps(900),
         (waits, delays) in any::<(bool, bool)>(),

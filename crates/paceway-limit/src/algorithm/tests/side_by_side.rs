@@ -75,7 +75,7 @@ fn gateways_with_20_a_second_and_60_in_3_seconds_keep_60_in_3_seconds(
 #[rstest]
 #[case::sliding(Limiter::sliding_window(10, SECOND, 0), Limiter::sliding_window(20_000, 86_400 * SECOND, 0))]
 #[case::fixed(Limiter::fixed_window(10, SECOND), Limiter::fixed_window(20_000, 86_400 * SECOND))]
-fn an_edit_from_10_a_second_to_20_000_a_day_locks_nobody_out(
+fn an_edit_from_10_a_second_to_20_000_a_day_refuses_no_request(
     #[case] mut limiter: Limiter,
     #[case] edited: Limiter,
 ) {
@@ -107,7 +107,7 @@ proptest! {
 
     /// Law 14: whichever asks first, and however seldom.
     #[test]
-    fn side_by_side_two_rules_keep_the_laxer_of_both(
+    fn two_rules_in_use_keep_the_laxer_one(
         pair in two_of_a_kind(),
         steps in prop::collection::vec((
             prop_oneof![Just(0), 0..100i64, 0..2_000i64], 0..2usize, 1..4i64,

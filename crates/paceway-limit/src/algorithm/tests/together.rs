@@ -52,7 +52,7 @@ fn first_common(limiters: &[&mut Limiter], now: Micros, cost: i64) -> Micros {
 
 /// The last permit of a hole may start less than a µs before the instant that was named.
 #[test]
-fn who_comes_when_told_finds_the_end_of_a_hole() {
+fn a_caller_finds_the_end_of_a_hole_at_the_announced_instant() {
     let mut holed = Limiter::token_bucket(27, 460, 3);
     let mut open = holed.open(T0);
     let (_, start) = open.earliest(165, 3);
@@ -69,7 +69,7 @@ fn who_comes_when_told_finds_the_end_of_a_hole() {
 
 /// A hole that began more than a µs ago is used from now on: what is left over at its end is no permit.
 #[test]
-fn what_remains_can_be_taken_one_by_one() {
+fn the_remaining_permits_can_be_taken_one_by_one() {
     let mut holed = Limiter::token_bucket(80_000, 1_000_000, 8);
     let mut open = holed.open(T0);
     let mut grants = Vec::new();
@@ -146,7 +146,7 @@ proptest! {
 
     /// Law 7: only refunded permits are granted before the requests that already wait.
     #[test]
-    fn who_comes_first_is_served_first(mut limiter in any_limiter(), steps in steps()) {
+    fn requests_are_served_in_their_order(mut limiter in any_limiter(), steps in steps()) {
         let (mut waiting, mut free, mut now) = (Vec::new(), Vec::new(), T0);
         for Step { after, leaves, .. } in steps {
             now += after;
@@ -179,7 +179,7 @@ proptest! {
     Limiter::fixed_window(5, SECOND),
     [0, 0, 0, 0, SECOND, SECOND]
 )]
-fn a_request_with_a_slow_limiter_leaves_the_fast_one_to_others(
+fn a_request_that_waits_for_a_slow_limiter_does_not_block_the_fast_one(
     #[case] mut slow: Limiter,
     #[case] mut fast: Limiter,
     #[case] waits: [Micros; 6],
@@ -209,7 +209,7 @@ fn a_request_with_a_slow_limiter_leaves_the_fast_one_to_others(
     100,
     8_150..=8_499
 )]
-fn many_that_wait_for_a_slow_limiter_leave_the_fast_one_to_others(
+fn many_requests_that_wait_for_a_slow_limiter_do_not_block_the_fast_one(
     #[case] mut slow: Limiter,
     #[case] mut fast: Limiter,
     #[case] waiting: i64,
@@ -233,7 +233,7 @@ proptest! {
 
     /// A state is kept until it says nothing more, and then forgetting it changes nothing.
     #[test]
-    fn a_state_is_forgotten_when_it_says_nothing_more(
+    fn a_state_expires_when_it_no_longer_matters(
         mut limiter in any_limiter(),
         steps in alone(),
         late in 0..1_000i64,
@@ -254,7 +254,7 @@ proptest! {
 
     /// As many permits as the level says are there, and the next one at the instant that it says.
     #[test]
-    fn the_level_is_true(mut limiter in any_limiter(), steps in alone()) {
+    fn the_level_is_what_can_be_taken(mut limiter in any_limiter(), steps in alone()) {
         let mut now = T0;
         for super::Step { after, budget, .. } in steps {
             now += after;
@@ -287,7 +287,7 @@ proptest! {
 
 /// The limiter that is reported is the one that a caller meets next.
 #[test]
-fn what_remains_of_a_list_of_rates_is_that_of_the_one_closest_to_its_limit() {
+fn the_remaining_permits_of_a_list_are_those_of_its_tightest_rate() {
     let mut second = Limiter::sliding_window(10, 1_000_000, 0);
     let mut minute = Limiter::sliding_window(20, 60_000_000, 0);
     for i in 0..16 {

@@ -87,7 +87,7 @@ proptest! {
 
     /// The upstream has nothing to refuse, whichever way it counts and whichever waiting requests leave.
     #[test]
-    fn no_upstream_refuses_what_a_sliding_window_or_a_leaky_bucket_lets_through(
+    fn no_upstream_refuses_calls_paced_by_a_sliding_window_or_leaky_bucket(
         leaky in any::<bool>(),
         (count, period, margin) in (1..9i64, 9..900i64, 0..200i64),
         phase in 0..900i64,

@@ -27,7 +27,11 @@ fn limiter(rule: TokenBucket) -> Limiter {
 #[case::negative(-1, SECOND, 1)]
 #[case::more_than_one_a_microsecond(1001, 1000, 1)]
 #[case::takes_centuries(1, 366 * 86_400 * SECOND, 1_000_000)]
-fn what_is_no_rule(#[case] count: i64, #[case] period: Micros, #[case] burst: i64) {
+fn refuses_numbers_that_make_no_token_bucket(
+    #[case] count: i64,
+    #[case] period: Micros,
+    #[case] burst: i64,
+) {
     assert_eq!(TokenBucket::new(count, period, burst), None);
 }
 
@@ -81,7 +85,7 @@ fn a_rate_beyond_exact_arithmetic_becomes_a_hair_slower(
 }
 
 #[test]
-fn a_slot_given_back_goes_to_the_next_who_asks() {
+fn the_next_request_gets_a_refunded_slot() {
     let mut bucket = limiter(rule(1, SECOND, 1));
     let grants: Vec<_> = (0..4).map(|_| bucket.ask(T0, 1, 10 * SECOND).expect("granted")).collect();
     assert!(bucket.refund(T0 + 10, grants[2].1, 1));
@@ -90,7 +94,7 @@ fn a_slot_given_back_goes_to_the_next_who_asks() {
 }
 
 #[test]
-fn the_last_slot_given_back_leaves_nothing_behind() {
+fn a_refund_of_the_last_slot_restores_the_state() {
     let mut bucket = limiter(rule(1, SECOND, 1));
     bucket.ask(T0, 1, 0).expect("granted");
     let before = bucket.state.clone();
@@ -100,7 +104,7 @@ fn the_last_slot_given_back_leaves_nothing_behind() {
 }
 
 #[test]
-fn nothing_is_given_back_twice_or_late_or_to_another_state() {
+fn a_refund_counts_once_in_time_and_in_its_own_state() {
     let mut bucket = limiter(rule(1, SECOND, 1));
     let grants: Vec<_> =
         (0..3).map(|_| bucket.ask(T0, 1, 10 * SECOND).expect("granted").1).collect();
@@ -113,7 +117,7 @@ fn nothing_is_given_back_twice_or_late_or_to_another_state() {
 }
 
 #[test]
-fn an_observing_limiter_changes_nothing_for_the_others() {
+fn an_observing_limiter_does_not_affect_other_limiters() {
     let mut strict = Rule::from(rule(1, SECOND, 1)).open(None, None, T0);
     let mut loose = Rule::from(rule(100, SECOND, 100)).open(None, None, T0);
     let mut decide = || {
@@ -149,7 +153,7 @@ fn a_change_of_the_rule_keeps_an_empty_bucket_empty(
 }
 
 #[test]
-fn a_change_there_and_back_gives_no_free_burst() {
+fn two_rules_in_turn_grant_no_free_burst() {
     let mut bucket = limiter(rule(5, SECOND, 5));
     let mut granted = 0;
     for i in 0..40 {

@@ -144,7 +144,7 @@ impl Guava {
 #[case::too_cold(1, SECOND, SECOND, 100.1)]
 #[case::no_number(1, SECOND, SECOND, f64::NAN)]
 #[case::takes_centuries(1, 150 * 366 * DAY, SECOND, 3.0)]
-fn what_is_no_rule(
+fn refuses_numbers_that_make_no_warm_up(
     #[case] count: i64,
     #[case] period: Micros,
     #[case] warm_up: Micros,
@@ -196,7 +196,7 @@ fn from_cold_to_the_threshold_takes_exactly_the_warm_up(
 #[case::eighty_thousand_a_second(80_000, SECOND)]
 #[case::one_a_microsecond(1_000_000, SECOND)]
 #[case::one_a_day(1, DAY)]
-fn a_million_saturated_grants_end_at_the_exact_microsecond_behind_the_warm_up(
+fn a_million_saturated_grants_end_at_the_exact_microsecond_after_the_warm_up(
     #[case] count: i64,
     #[case] period: Micros,
 ) {
@@ -229,7 +229,7 @@ fn a_million_saturated_grants_end_at_the_exact_microsecond_behind_the_warm_up(
 }
 
 #[test]
-fn idle_time_makes_it_cold_again_and_waiting_does_not() {
+fn only_idle_time_cools_a_limiter() {
     let mut limiter = Limiter::new(rule(10, SECOND, 4 * SECOND, 3.0));
     let last = (0..100).map(|_| limiter.ask(T0, 1, MAX_BUDGET).expect("granted").0).last();
     let tail = last.expect("many") + 100_000;
@@ -243,7 +243,7 @@ fn idle_time_makes_it_cold_again_and_waiting_does_not() {
 }
 
 #[test]
-fn those_who_leave_take_their_warmth_with_them() {
+fn refunds_of_waiters_cool_a_warming_limiter() {
     let rule = rule(10, SECOND, 4 * SECOND, 3.0);
     let mut limiter = Limiter::new(rule);
     let ask = |_| limiter.ask(T0, 1, MAX_BUDGET).expect("granted");
@@ -256,7 +256,7 @@ fn those_who_leave_take_their_warmth_with_them() {
 }
 
 #[test]
-fn those_who_leave_a_warm_limiter_leave_it_warm() {
+fn refunds_leave_a_warm_limiter_warm() {
     let mut limiter = Limiter::new(rule(10, SECOND, 4 * SECOND, 3.0));
     let ask = |_| limiter.ask(T0, 1, MAX_BUDGET).expect("granted");
     let grants: Vec<_> = (0..1000).map(ask).collect();
@@ -301,7 +301,7 @@ fn a_change_of_the_rule_keeps_the_permits_owed_and_the_warmth(
 }
 
 #[test]
-fn a_change_there_and_back_gives_no_free_permits() {
+fn two_rules_in_turn_grant_no_free_permits() {
     let alone = |edited: f64| {
         let (mut limiter, mut granted) = (Limiter::new(rule(10, SECOND, 4 * SECOND, 3.0)), 0);
         for i in 0..2000 {

@@ -37,7 +37,7 @@ async fn call(
 #[case::concurrency_binds(5, 0, 4, 900, 4.4)]
 #[case::the_rate_binds(5, 0, 5, 900, 5.0)]
 #[tokio::test(start_paused = true)]
-async fn a_rate_and_concurrency_together_let_in_what_both_allow(
+async fn a_rate_and_concurrency_admit_as_many_calls_as_both_allow(
     #[case] rate: i64,
     #[case] margin: i64,
     #[case] max: i64,
@@ -75,7 +75,7 @@ async fn a_rate_and_concurrency_together_let_in_what_both_allow(
 
 /// A caller who leaves while it waits with a concurrency permit for permits of the rate leaves it to the next.
 #[tokio::test(start_paused = true)]
-async fn who_leaves_while_it_waits_for_permits_gives_its_concurrency_permit_to_the_next() {
+async fn a_cancelled_waiter_leaves_its_concurrency_permit_to_the_next() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
     let window = SlidingWindow::new(1, 400_000, 0).expect("a rule");
     let concurrency = Concurrency::new(1, 60_000_000).expect("a rule");

@@ -80,7 +80,7 @@ fn call(
 #[case::fixed_window(FixedWindow::new(RATE, SECOND).map(Algorithm::FixedWindow))]
 #[case::warm_up(WarmUp::new(RATE, SECOND, SECOND / 10, 3.0).map(Algorithm::WarmUp))]
 #[tokio::test(start_paused = true)]
-async fn who_stays_uses_the_slots_of_those_who_leave(
+async fn remaining_waiters_use_the_slots_of_cancelled_ones(
     #[case] algorithm: Option<Algorithm>,
     #[values(true, false)] at_the_front: bool,
 ) {
@@ -114,7 +114,7 @@ async fn who_stays_uses_the_slots_of_those_who_leave(
 /// A call reserves all of 10 permits and uses one, and another waits for five since then. It need not wait until five have
 /// flowed in again.
 #[tokio::test(start_paused = true)]
-async fn permits_that_a_call_did_not_use_let_others_move_up() {
+async fn unused_permits_let_waiting_calls_move_up() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
     let rule = TokenBucket::new(1, SECOND, 10).map(Algorithm::TokenBucket);
     let (checks, moves) = (Checks::from([check(rule, 10)]), Arc::new(AtomicUsize::new(0)));
@@ -175,7 +175,7 @@ proptest! {
     /// However calls come and leave, no limit is exceeded, no call is made later than it was promised, and a slot stays
     /// unused only if no call waits for it.
     #[test]
-    fn slots_are_used_and_promises_kept(visits in visits(), costs in any::<bool>()) {
+    fn no_slot_is_wasted_and_no_promised_slot_is_missed(visits in visits(), costs in any::<bool>()) {
         let visits: Vec<Visit> =
             visits.into_iter().map(|(at, leaves, cost)| (at, leaves, if costs { cost } else { 1 })).collect();
         let mut runtime = tokio::runtime::Builder::new_current_thread();

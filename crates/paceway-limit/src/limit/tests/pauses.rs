@@ -244,7 +244,7 @@ fn checks_of_other() -> Checks {
 
 /// With 10,000 calls that wait for other keys, a pause costs about nothing; with 10,000 that it concerns, each asks once.
 #[tokio::test(start_paused = true)]
-async fn ten_thousand_calls_ask_once_each() {
+async fn ten_thousand_calls_reserve_once_each() {
     let (store, checks) = (store(), checks("a", 1000, 1));
     let other = checks_of_other();
     let calls: Vec<_> = (0..10_000).map(|_| call(&store, &checks, seconds(30.0))).collect();
@@ -262,7 +262,7 @@ async fn ten_thousand_calls_ask_once_each() {
 
 /// An operator holds `a` for 60 s, and ends that after 5 s. The limiter `b` of the same calls stays free meanwhile.
 #[tokio::test(start_paused = true)]
-async fn calls_of_a_limiter_that_an_operator_holds_wait_for_its_release() {
+async fn calls_wait_until_an_operator_resumes_the_limiter() {
     let (store, start) = (store(), Instant::now());
     let (a, b) = (checks("{t}:a", 10, 1), checks("{t}:b", 100, 20));
     let both: Checks = [a[0].clone(), b[0].clone()].into();

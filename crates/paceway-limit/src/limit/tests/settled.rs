@@ -82,7 +82,7 @@ fn rule(name: &str) -> Algorithm {
 /// A call is possible when the vendor has 1000 tokens left, which is 17 calls in each 10 s: without the refunds it is 6.
 #[rstest]
 #[tokio::test(start_paused = true)]
-async fn waiting_calls_move_up_by_the_permits_that_others_do_not_use(
+async fn waiting_calls_move_up_by_unused_permits(
     #[values("token_bucket", "leaky_bucket", "sliding_window", "fixed_window", "warm_up")]
     name: &str,
     #[values("alone", "fair", "two")] how: &str,

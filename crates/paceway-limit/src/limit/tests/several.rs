@@ -115,7 +115,7 @@ async fn mistakes_are_errors_and_name_the_limit() {
 #[case::twice(vec![daily("x", 1), daily("x", 2)], "a name")]
 #[case::none(vec![], "at least one limit")]
 #[case::many((0..17).map(|i| daily(&i.to_string(), 1)).collect(), "at most 16")]
-fn numbers_that_make_no_rule(#[case] limits: Vec<Limit>, #[case] why: &str) {
+fn refuses_numbers_that_make_no_rule(#[case] limits: Vec<Limit>, #[case] why: &str) {
     let error = Limiter::all("x", limits, memory()).expect_err("no rule");
     assert!(error.why.starts_with(why), "{error}");
 }

@@ -52,7 +52,7 @@ async fn wait_of(served: Served) -> Duration {
 #[case::fixed_window(FixedWindow::new(RATE, SECOND).map(Algorithm::FixedWindow))]
 #[case::warm_up(WarmUp::new(RATE, SECOND, SECOND / 10, 3.0).map(Algorithm::WarmUp))]
 #[tokio::test(start_paused = true)]
-async fn a_caller_beside_a_batch_is_served_in_its_turn(#[case] algorithm: Option<Algorithm>) {
+async fn a_caller_is_served_in_turn_with_a_batch(#[case] algorithm: Option<Algorithm>) {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
     let batch: Vec<_> = (0..100).map(|_| call(&store, check(algorithm, "batch", 1), 60)).collect();
     sleep(Duration::from_millis(210)).await;

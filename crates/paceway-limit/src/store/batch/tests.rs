@@ -106,7 +106,7 @@ async fn remaining(store: &Batched, checks: &Checks) -> i64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_call_at_a_time_carries_everybody_who_came_meanwhile() {
+async fn one_call_at_a_time_carries_all_waiting_requests() {
     let (far, store) = far();
     let checks = check("{t}:a", 100);
     let asks = (0..400).map(|_| {
@@ -137,7 +137,7 @@ async fn groups_do_not_wait_for_each_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leads_a_batch_and_leaves_blocks_nobody_and_takes_nothing() {
+async fn a_cancelled_batch_leader_blocks_no_request_and_takes_no_permit() {
     let (_, store) = far();
     let checks = check("{t}:a", 2);
     for leaves_after in [0, 1, 4, 6, 9] {
@@ -154,7 +154,7 @@ async fn who_leads_a_batch_and_leaves_blocks_nobody_and_takes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_left_before_the_call_is_not_sent() {
+async fn a_request_cancelled_before_the_call_is_not_sent() {
     let (far, store) = far();
     let checks = check("{t}:a", 2);
     let first = store.reserve(&checks, 0, None).get();
@@ -165,7 +165,7 @@ async fn who_left_before_the_call_is_not_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_hangs_costs_each_caller_at_most_the_timeout_and_later_ones_nothing() {
+async fn a_hanging_store_costs_a_caller_at_most_one_timeout() {
     let (far, store) = far();
     far.0.hangs.store(true, SeqCst);
     let checks = check("{t}:a", 2);
@@ -202,7 +202,7 @@ async fn time_in_the_queue_is_taken_off_the_budget() {
 /// Each caller has its own time-out, whichever call is under way: a caller that asks 30 ms into a call receives its error
 /// 50 ms later, not together with the callers of that call.
 #[tokio::test(start_paused = true)]
-async fn each_caller_is_told_when_its_own_time_is_up() {
+async fn each_caller_gets_its_error_after_its_own_timeout() {
     let (far, store) = far();
     let checks = check("{t}:a", 2);
     // In flight for 40 ms, so that the next call begins late.
@@ -230,7 +230,7 @@ async fn each_caller_is_told_when_its_own_time_is_up() {
 }
 
 #[test]
-fn who_waits_hears_of_the_end_of_the_runtime_that_makes_the_calls() {
+fn waiters_get_an_error_when_the_calling_runtime_ends() {
     let runtime = || {
         let builder = tokio::runtime::Builder::new_current_thread().enable_all().build();
         builder.expect("a runtime")
@@ -265,7 +265,7 @@ enum Ask {
 proptest! {
     /// A batch is a serial order of its entries: run at once or one by one, they get the same replies.
     #[test]
-    fn a_batch_is_its_entries_in_order(asks in prop::collection::vec(prop_oneof![
+    fn a_batch_equals_its_entries_one_by_one(asks in prop::collection::vec(prop_oneof![
         (0..3usize, 0..2_000_000i64).prop_map(|(key, budget)| Ask::Decide { key, budget }),
         (0..8usize).prop_map(Ask::GiveBack),
         (0..3usize).prop_map(Ask::Look),

@@ -27,7 +27,7 @@ use support::*;
 use tokio::time::sleep;
 
 #[tokio::test(start_paused = true)]
-async fn three_calls_without_an_answer_open_the_breaker_and_nobody_waits_any_more() {
+async fn three_calls_without_an_answer_open_the_breaker_and_end_the_waits() {
     let (far, [failover, _]) = failovers(1);
     let checks = bucket(100, SHARE);
     settled().await;
@@ -50,7 +50,7 @@ async fn three_calls_without_an_answer_open_the_breaker_and_nobody_waits_any_mor
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_hangs_is_known_to_though_nobody_asks_it() {
+async fn a_heartbeat_finds_a_hanging_store_without_requests() {
     let (far, [failover, _]) = failovers(1);
     settled().await;
     set(&far, Mood::Hangs);
@@ -62,7 +62,7 @@ async fn a_store_that_hangs_is_known_to_though_nobody_asks_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_slow_call_opens_nothing_and_what_it_cost_is_charged() {
+async fn one_slow_call_leaves_the_breaker_closed_and_its_permit_is_charged() {
     let (far, [failover, _]) = failovers(1);
     let checks = bucket(10, SHARE);
     settled().await;
@@ -98,7 +98,7 @@ async fn a_lost_connection_opens_at_once_and_is_probed_one_at_a_time() {
 
 /// One of several servers: limiters that are not its own come back though it does not.
 #[tokio::test(start_paused = true)]
-async fn a_server_that_stays_away_keeps_none_but_its_own_limiters_here() {
+async fn a_server_that_stays_away_keeps_only_its_own_limiters_local() {
     let backend = FarBackend::default();
     *backend.0.gone.lock() = Some("lost");
     let [failover, _] = process(&backend);
@@ -124,7 +124,7 @@ async fn a_server_that_stays_away_keeps_none_but_its_own_limiters_here() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_away_for_long_is_charged_what_is_still_owed() {
+async fn a_store_is_charged_the_owed_permits_after_a_long_outage() {
     let (far, [failover, _]) = failovers(1);
     let checks = bucket(10, SHARE);
     assert_eq!(pass(&failover, &checks, 4).await, (4, Source::Shared));
@@ -143,7 +143,7 @@ async fn a_store_that_is_away_for_long_is_charged_what_is_still_owed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_several_gateways_each_has_a_part() {
+async fn each_of_several_gateways_has_a_share() {
     let (far, [failover, _]) = failovers(4);
     let checks = bucket(10, SHARE);
     settled().await;
@@ -174,7 +174,7 @@ async fn a_slot_that_was_not_used_is_not_charged() {
 
 /// During an outage the true costs count here, and afterwards they are charged to the store.
 #[tokio::test(start_paused = true)]
-async fn true_costs_are_settled_here_while_the_store_is_away() {
+async fn true_costs_are_settled_locally_during_an_outage() {
     let (far, [failover, _]) = failovers(1);
     let checks = bucket(10, SHARE);
     let costly: Checks = [checks[0].clone().with_cost(4)].into();
@@ -194,7 +194,7 @@ async fn true_costs_are_settled_here_while_the_store_is_away() {
 
 /// Slots that lie ahead are charged, too: a request that comes after the return waits until they have passed.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_waits_keeps_its_slot_and_later_ones_come_after_it() {
+async fn a_waiting_request_keeps_its_slot_before_later_requests() {
     let (far, [failover, _]) = failovers(1);
     let checks = bucket(1, SHARE);
     settled().await;
@@ -210,7 +210,7 @@ async fn a_request_that_waits_keeps_its_slot_and_later_ones_come_after_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_window_goes_on_as_it_was() {
+async fn a_window_keeps_its_level_through_an_outage() {
     let (far, [failover, _]) = failovers(2);
     settled().await;
     let rule = SlidingWindow::new(10, HOUR, 0).expect("a rule");
@@ -231,7 +231,7 @@ async fn a_window_goes_on_as_it_was() {
 
 /// Any time may pass between the look at the breaker and the decision, if the thread stalls.
 #[tokio::test(start_paused = true)]
-async fn who_has_seen_that_it_is_away_asks_it_when_it_is_back() {
+async fn a_caller_that_saw_an_outage_uses_the_returned_store() {
     let (far, [failover, _]) = failovers(1);
     let checks = bucket(4, SHARE);
     let Process { local, health, .. } = &*failover.process;
@@ -250,7 +250,7 @@ async fn who_has_seen_that_it_is_away_asks_it_when_it_is_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_refuses_is_there() {
+async fn a_refusing_store_does_not_open_the_breaker() {
     let (far, [failover, _]) = failovers(1);
     let checks = bucket(5, SHARE);
     settled().await;
@@ -266,7 +266,7 @@ async fn who_refuses_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permit_is_the_stores_when_it_is_back_and_given_back_there() {
+async fn a_local_permit_is_charged_and_refunded_to_the_returned_store() {
     let (far, [failover, _]) = failovers(1);
     settled().await;
     let rule = Concurrency::new(2, MAX_BUDGET).expect("a rule");
@@ -305,7 +305,7 @@ async fn permit(failover: &Failover, checks: &Checks) -> (Decision, crate::store
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_gateways_hold_no_more_permits_than_there_are_through_an_outage() {
+async fn two_gateways_never_hold_too_many_permits_through_an_outage() {
     let backend = FarBackend::default();
     backend.0.gateways.store(2, SeqCst);
     let processes = [process(&backend), process(&backend)];
@@ -344,7 +344,7 @@ async fn two_gateways_hold_no_more_permits_than_there_are_through_an_outage() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limiters_that_let_pass_take_nothing() {
+async fn limiters_that_allow_during_an_outage_take_no_permits() {
     let (far, [failover, _]) = failovers(1);
     settled().await;
     set(&far, Mood::IsGone);

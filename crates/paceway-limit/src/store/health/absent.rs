@@ -68,7 +68,7 @@ mod tests {
     #[case::one_of_a_thousand(1, 1000, 1, 1)]
     #[case::more_than_there_are(5, 2, 1, 1000)]
     #[case::alone(1, 1, 1, 0)]
-    fn charges(
+    fn a_grant_charges_the_shares_of_absent_gateways(
         #[case] absent: i64,
         #[case] gateways: i64,
         #[case] cost: i64,

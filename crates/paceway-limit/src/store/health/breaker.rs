@@ -121,7 +121,7 @@ mod tests {
     #[case::the_third_is_the_eleventh("-....-....-", None)]
     #[case::one_of_five("-....-....-....-....-....-....-....", None)]
     #[case::never(".......................", None)]
-    fn opens(#[case] calls: &str, #[case] expected: Option<usize>) {
+    fn missed_calls_open_the_breaker(#[case] calls: &str, #[case] expected: Option<usize>) {
         let recent = Recent::default();
         let opens = |call| match call {
             '-' => recent.missed(),
@@ -145,7 +145,10 @@ mod tests {
     #[case::seldom(&[(10_000, true), (60_000, true)], &[0, 0])]
     #[case::well_for_a_while(&[(1, true), (1, true), (1, true), (25_000, true), (1, true)], &[400, 800, 1600, 400, 800])]
     #[case::well_for_years(&[(1, true), (u64::from(u32::MAX), true)], &[400, 0])]
-    fn needs(#[case] outages: &[(u64, bool)], #[case] expected: &[u64]) {
+    fn repeated_outages_lengthen_the_probation(
+        #[case] outages: &[(u64, bool)],
+        #[case] expected: &[u64],
+    ) {
         let mut now = Instant::now();
         let mut trust = Probation::default();
         trust.opened(now, true);
@@ -169,7 +172,7 @@ mod tests {
     #[case::quick_again(&[true, false, true, true, true], true)]
     #[case::slow_for_long(&[false; 26], true)]
     #[case::slow(&[false; 25], false)]
-    fn suffices(#[case] quick: &[bool], #[case] expected: bool) {
+    fn quick_answers_end_the_probation(#[case] quick: &[bool], #[case] expected: bool) {
         let trust = Probation { needed: FIRST, closed: None };
         let (mut now, mut answers) = (Instant::now(), None);
         let mut enough = false;

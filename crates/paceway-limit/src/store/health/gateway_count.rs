@@ -117,7 +117,7 @@ mod tests {
     #[case::the_most_of_those_that_were_reported(&[(0, 5, 5), (1, 1, 5), (1500, 3, 5), (1500, 2, 3)])]
     #[case::shrinks_again(&[(0, 5, 5), (1, 3, 5), (2000, 3, 5), (1000, 2, 3), (1, 2, 3), (1500, 2, 3), (1500, 2, 2)])]
     #[case::none_is_this_one(&[(0, 0, 1)])]
-    fn follows_what_is_confirmed(#[case] reports: &[(u64, i64, i64)]) {
+    fn the_count_follows_confirmed_reports(#[case] reports: &[(u64, i64, i64)]) {
         let (mut count, mut now) = (GatewayCount::new(), Instant::now());
         for (i, (later, reported, expected)) in reports.iter().enumerate() {
             now += Duration::from_millis(*later);
@@ -127,7 +127,7 @@ mod tests {
 
     /// One of three gateways is cut off when the set is lost. It counts as missing for 10 s.
     #[test]
-    fn a_gateway_that_is_not_in_the_new_set_is_missing() {
+    fn a_gateway_outside_the_new_set_is_counted_as_missing() {
         let (mut count, now) = (GatewayCount::new(), Instant::now());
         count.counted(3, now);
         assert_eq!(count.missing(2, now), 0, "nothing is lost");

@@ -179,7 +179,7 @@ mod tests {
 
     /// A load balancer that sends no requests to this gateway because of an incident has to send some again.
     #[tokio::test(start_paused = true)]
-    async fn an_incident_that_no_request_has_met_for_long_says_nothing_of_the_next_decision() {
+    async fn an_old_incident_does_not_affect_the_next_decision() {
         let (incidents, refused) = (IncidentLog::default(), StoreError::Refused("OOM".into()));
         for _ in 0..3 {
             incidents.failed("a", &refused);

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_that_is_refunded_is_gone() {
+    async fn a_refunded_key_is_removed() {
         let known = KnownPermits::default();
         known.hold(&key(1), Some(1_000_000), ticket(1), Instant::now());
         known.refunded(&key(1), ticket(1));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_counts_as_asked_until_no_caller_waits() {
+    async fn a_pending_request_counts_until_its_caller_stops_waiting() {
         let (known, now) = (KnownPermits::default(), Instant::now());
         let permit = KnownPermit { until: now + Duration::from_millis(50), is_asked: true };
         (0..3).for_each(|number| known.set(&key(1), ticket(number), permit));

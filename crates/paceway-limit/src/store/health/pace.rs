@@ -184,7 +184,7 @@ mod tests {
     #[case::fast_again(&[(60, 60, 50), (60, 60, 180), (5000, 2, 180), (2500, 2, 180), (2500, 2, 50)])]
     #[case::silent_for_long(&[(60, 60, 50), (60, 60, 180), (10_000, 2, 50)])]
     #[tokio::test(start_paused = true)]
-    async fn follows_the_round_trip(#[case] calls: &[(u64, u64, u64)]) {
+    async fn the_pace_follows_the_round_trip(#[case] calls: &[(u64, u64, u64)]) {
         let pace = Pace::new(ms(50), PaceMetrics::noop());
         for (i, (later, took, expected)) in calls.iter().enumerate() {
             advance(ms(*later)).await;

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_each_length_are_empty_and_keep_what_is_put() {
+    fn rows_of_any_length_start_empty_and_keep_values() {
         for count in [4, HUGE / 8 / 2, HUGE / 8, HUGE] {
             let mut pages: Pages<Number> = Row::empty(count);
             assert_eq!(matches!(pages, Pages::Many(..)), count >= HUGE / 8);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn many_begin_where_a_huge_page_does() {
+    fn long_rows_begin_at_a_huge_page() {
         let pages: Pages<Number> = Row::empty(HUGE);
         assert!(pages.as_ptr().addr().is_multiple_of(HUGE));
     }

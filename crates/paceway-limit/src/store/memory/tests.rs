@@ -49,7 +49,7 @@ fn granted(store: &MemoryStore, own: &Check) -> usize {
 }
 
 #[test]
-fn a_limiter_has_one_state_whatever_others_are_named_with_it() {
+fn a_limiter_has_one_state_in_any_list_of_limiters() {
     for rule in rules() {
         let most = match rule {
             Rule::Rate(Algorithm::LeakyBucket(_) | Algorithm::WarmUp(_)) => 1,
@@ -66,7 +66,7 @@ fn a_limiter_has_one_state_whatever_others_are_named_with_it() {
 }
 
 #[test]
-fn calls_about_one_limiter_and_about_several_change_one_state() {
+fn single_and_joint_calls_change_one_state() {
     let (store, own) = (MemoryStore::default(), Check::new("p:{a}:T:a", rules()[1]));
     assert_eq!(granted(&store, &own), 5);
     assert_eq!(store.look_at(NOW, &own).remaining, 0);

@@ -31,7 +31,7 @@ async fn a_shorter_pause_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_status_that_comes_later_is_noted() {
+async fn a_later_status_is_recorded() {
     let pauses = Pauses::default();
     pauses.learn("a", 6 * SECOND, 0);
     let version = pauses.version();
@@ -41,7 +41,7 @@ async fn a_status_that_comes_later_is_noted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_that_is_over_or_ended_is_gone() {
+async fn an_expired_or_ended_pause_is_removed() {
     let pauses = Pauses::default();
     assert!(pauses.is_empty());
     pauses.learn("a", SECOND, 429);
@@ -130,7 +130,7 @@ async fn a_grant_is_covered_by_a_pause_that_came_later() {
 /// This process has received the refusal, and its message to the store is on the way: a decision of the store that was
 /// asked meanwhile may be older than the pause, even if the pause ends within 100 ms.
 #[tokio::test(start_paused = true)]
-async fn a_store_that_does_not_know_of_a_pause_yet_is_not_believed() {
+async fn a_store_without_the_pause_yet_does_not_end_it() {
     let (pauses, checks) = (Pauses::default(), [check("a")]);
     let end = Instant::now() + KNOWN_WITHIN;
     pauses.learn_first("a", 100_000, 429);

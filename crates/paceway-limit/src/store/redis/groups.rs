@@ -140,7 +140,7 @@ mod tests {
     };
 
     #[test]
-    fn a_claim_is_about_the_states_of_its_limiter_only() {
+    fn a_claim_exhausts_only_the_states_of_its_limiter() {
         let rule = Algorithm::TokenBucket(TokenBucket::new(5, 1_000_000, 5).expect("a rule"));
         let check = |key: &str| Check::new(key, rule);
         let claim = Claim {
@@ -178,7 +178,7 @@ mod tests {
 
     /// A gateway that starts while others use another tag has never used its own, and the log reports it nevertheless.
     #[test]
-    fn the_log_tells_that_a_limiter_is_closed_also_at_the_start() {
+    fn the_log_reports_a_closed_limiter_at_the_start() {
         let claim =
             Claimed::new("p", Claim { limiter: "b".into(), tag: "a".into(), checks: vec![] });
         let logged = [7_000, 6_000, 0, 7_000].map(|left| {

@@ -43,7 +43,10 @@ mod tests {
     #[case::of_one_that_says_little("run_id:0f3a\r\n", Some(("0f3a", None, 0)))]
     #[case::that_does_not_say("# Server\r\nredis_version:7.0.15\r\n", None)]
     #[case::empty("run_id:\r\n", None)]
-    fn the_run_of_a_server(#[case] info: &str, #[case] expected: Option<(&str, Option<i64>, i64)>) {
+    fn reads_the_run_of_a_server(
+        #[case] info: &str,
+        #[case] expected: Option<(&str, Option<i64>, i64)>,
+    ) {
         let expected = expected.map(|(id, promoted_at, evicted)| ServerRun {
             id: id.into(),
             promoted_at,

@@ -37,12 +37,12 @@ mod tests {
     #[case::not_said("b:2\r\n", None)]
     #[case::of_a_longer_name("aa:1\r\nxa:1\r\n", None)]
     #[case::nothing("", None)]
-    fn the_value_of_a_name(#[case] text: &str, #[case] value: Option<&str>) {
+    fn reads_the_value_of_a_name(#[case] text: &str, #[case] value: Option<&str>) {
         assert_eq!(Info::new(text.as_bytes()).get("a"), value);
     }
 
     #[test]
-    fn what_is_no_text_is_not_said() {
+    fn values_that_are_not_text_are_ignored() {
         assert_eq!(Info::new(b"a:\xff\xfe\r\n").get("a"), None);
     }
 }

@@ -137,7 +137,10 @@ mod tests {
         Some(LibraryRefusal::Never("ERR unknown command `FCALL`".into()))
     )]
     #[case::of_the_cluster("MOVED 1 127.0.0.1:7001", None)]
-    fn an_error_of_a_call(#[case] words: &str, #[case] expected: Option<LibraryRefusal>) {
+    fn classifies_an_error_of_a_call(
+        #[case] words: &str,
+        #[case] expected: Option<LibraryRefusal>,
+    ) {
         assert_eq!(LibraryRefusal::of_call(words), expected);
     }
 
@@ -159,7 +162,10 @@ mod tests {
         "ERR Error compiling function: x",
         Some(LibraryRefusal::Never("ERR Error compiling function: x".into()))
     )]
-    fn an_error_of_a_load(#[case] words: &str, #[case] expected: Option<LibraryRefusal>) {
+    fn classifies_an_error_of_a_load(
+        #[case] words: &str,
+        #[case] expected: Option<LibraryRefusal>,
+    ) {
         assert_eq!(LibraryRefusal::of_load(words), expected);
     }
 }

@@ -212,7 +212,7 @@ mod tests {
         false,
         "switch protected-mode off"
     )]
-    fn what_to_do(#[case] words: &str, #[case] passes: bool, #[case] advice: &str) {
+    fn an_error_names_the_remedy(#[case] words: &str, #[case] passes: bool, #[case] advice: &str) {
         let error = refusal(&Endpoint::tcp("redis", 6379), &Login::default(), words);
         assert_eq!(matches!(error, ConnectError::Unreachable(_)), passes, "{error}");
         let error = error.to_string();
@@ -234,12 +234,12 @@ mod tests {
     #[case::of_a_master_that_loads("LOADING Redis is loading the dataset in memory", true)]
     #[case::that_is_full("OOM command not allowed when used memory > 'maxmemory'.", false)]
     #[case::of_a_key_of_that_name("ERR an unknown reason: -READONLY", false)]
-    fn what_is_said_by_a_server_whose_place_is_anothers(#[case] words: &str, #[case] is_so: bool) {
+    fn recognises_replies_of_a_demoted_or_closing_server(#[case] words: &str, #[case] is_so: bool) {
         assert_eq!(is_elsewhere(words), is_so);
     }
 
     #[test]
-    fn a_password_that_comes_back_is_not_told() {
+    fn a_password_in_a_reply_is_not_shown() {
         for words in [
             "ERR unknown command 'AUTH', with args beginning with: 'hunter2' ",
             "ERR unknown command `AUTH`, with args beginning with: `ann`, `hunter2`, ",

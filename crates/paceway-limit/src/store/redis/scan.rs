@@ -98,7 +98,7 @@ fn read(said: &Value) -> Result<(Vec<Arc<str>>, u64), StoreError> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_prefix_with_the_signs_of_a_pattern_is_itself() {
+    fn a_prefix_with_pattern_characters_matches_literally() {
         assert_eq!(super::pattern("a{b}:T:c"), "a{b}:T:c*");
         assert_eq!(super::pattern("a*[b]"), "a\\*\\[b\\]*");
     }

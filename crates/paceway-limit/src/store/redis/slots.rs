@@ -104,7 +104,7 @@ mod tests {
     #[case("foo", 12182)]
     #[case("paceway:{foo}:T:x", 12182)]
     #[case("", 0)]
-    fn slot_of_a_key(#[case] key: &str, #[case] expected: u16) {
+    fn computes_the_slot_of_a_key(#[case] key: &str, #[case] expected: u16) {
         assert_eq!(slot(key), expected);
     }
 
@@ -121,12 +121,12 @@ mod tests {
     #[case("MOVED 3999 ?:1", None)]
     #[case("MOVED 3999 10.0.0.1:x", None)]
     #[case("ERR MOVED 3999 10.0.0.1:6381", None)]
-    fn redirects(#[case] words: &str, #[case] expected: Option<Redirect>) {
+    fn reads_redirects(#[case] words: &str, #[case] expected: Option<Redirect>) {
         assert_eq!(Redirect::of(words, &Endpoint::tcp("asked", 1)), expected);
     }
 
     #[test]
-    fn a_view_of_a_cluster() {
+    fn reads_the_slots_of_a_cluster() {
         let server = |host: Value, port| {
             Value::Array(vec![host, Value::Int(port), Value::BulkString(b"id".into())])
         };

@@ -120,10 +120,7 @@ mod tests {
     #[case::no_status("paceway:{a}:T:a 6000000 99999", None)]
     #[case::of_another_version("pause=paceway:{a}:T:a", None)]
     #[tokio::test]
-    async fn a_message_says_which_state_is_paused(
-        #[case] message: &str,
-        #[case] status: Option<u16>,
-    ) {
+    async fn a_message_names_the_paused_state(#[case] message: &str, #[case] status: Option<u16>) {
         let pauses = Arc::new(Pauses::default());
         let topic = news("paceway", &pauses);
         topic.comes(message.as_bytes());

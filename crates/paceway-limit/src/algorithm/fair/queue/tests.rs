@@ -86,7 +86,7 @@ impl World {
 /// A batch of 100 fills ten seconds. A caller with a budget of 1 s is admitted, because the batch can wait longer, and is
 /// served with the next slot.
 #[test]
-fn a_caller_beside_a_batch_is_served_next() {
+fn a_caller_is_served_before_a_waiting_batch() {
     let mut world = World::new();
     for _ in 0..100 {
         world.ask(T0, "batch", Priority::Normal, 60_000_000).expect("has time");
@@ -124,7 +124,7 @@ fn weights_share_the_slots() {
 
 /// The gateway of 50 requests dies. Their turns come, and the requests of the other gateway have all slots.
 #[test]
-fn turns_of_a_gateway_that_died_pass_on() {
+fn turns_of_a_dead_gateway_go_to_other_requests() {
     let mut world = World::new();
     for i in 0..100 {
         let number =
@@ -169,7 +169,7 @@ proptest! {
     /// Whatever comes and leaves: every request that was admitted is sent before its deadline, each in a slot of its own,
     /// and no slot is unused while a request waits.
     #[test]
-    fn promises_are_kept(steps in vec(step(), 1..300)) {
+    fn every_admitted_request_is_sent_before_its_deadline(steps in vec(step(), 1..300)) {
         let (mut world, mut now) = (World::new(), T0);
         for step in steps {
             match step {

@@ -94,7 +94,7 @@ fn a_newcomer_does_not_wait_for_a_backlog() {
 
 /// A tenant that has had more than its share gains nothing by leaving the queue for a moment.
 #[test]
-fn who_leaves_and_comes_again_does_not_overtake() {
+fn a_tenant_that_rejoins_the_queue_gains_no_turn() {
     let mut turns = Turns::default();
     for number in 0..10 {
         turns.add(&claim(number, "patient", 1));

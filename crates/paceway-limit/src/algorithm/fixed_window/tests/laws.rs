@@ -85,7 +85,7 @@ proptest! {
 
     /// Three rules that all know each other from the beginning count each other's grants exactly, and keep the laxer.
     #[test]
-    fn side_by_side_each_rule_is_first_fit_over_the_grants_of_all(
+    fn two_rules_in_use_are_each_first_fit_over_all_grants(
         rules in [small(), small(), small()],
         steps in steps(60),
     ) {
@@ -157,7 +157,7 @@ proptest! {
 
     /// The permits that one rule has promised stay promised under the next.
     #[test]
-    fn promises_are_kept_under_another_rule(
+    fn promised_slots_are_kept_under_another_rule(
         rules in [small(), small()],
         waiters in prop::collection::vec(1..4i64, 1..60),
         after in 0..50i64,
@@ -214,7 +214,7 @@ proptest! {
     }
 
     #[test]
-    fn retry_after_is_true_and_not_a_microsecond_too_late(
+    fn retry_after_is_exact_to_the_microsecond(
         rules in [small(), small(), small()],
         steps in steps(60),
     ) {
@@ -241,7 +241,7 @@ proptest! {
 
     /// Also around a change of the period, where it may be late, because a state is forgotten whole.
     #[test]
-    fn a_lone_caller_who_comes_back_in_time_passes(
+    fn a_lone_caller_passes_at_the_announced_instant(
         rules in [small(), small(), small()],
         steps in steps(60),
     ) {
@@ -256,7 +256,7 @@ proptest! {
     }
 
     #[test]
-    fn forgetting_equals_full(
+    fn an_expired_state_equals_a_full_limiter(
         rules in [small(), small(), small()],
         steps in steps(60),
         late in 0..100i64,
@@ -281,7 +281,7 @@ proptest! {
     }
 
     #[test]
-    fn remaining_permits_are_there_and_no_more(
+    fn exactly_the_reported_permits_are_left(
         rules in [small(), small(), small()],
         steps in steps(60),
     ) {

@@ -27,7 +27,7 @@ proptest! {
     #![proptest_config(cases(512))]
 
     #[test]
-    fn it_is_the_first_free_interval(rule in small(), steps in steps(60), later in later()) {
+    fn a_grant_is_the_first_free_interval(rule in small(), steps in steps(60), later in later()) {
         let per = rule.pace.per;
         // Gaps shorter than a permit are forgotten; where there may be gaps, all is on a grid of permits.
         let gaps = later.iter().any(|later| *later > 0)

@@ -78,7 +78,7 @@ proptest! {
 
     /// Permits of blocks may be used at any instant until their ends, or be returned, beside requests that wait and leave.
     #[test]
-    fn never_too_many_with_blocks(rule in any(), steps in steps()) {
+    fn blocks_never_exceed_the_rule(rule in any(), steps in steps()) {
         let mut bucket = limiter(rule);
         let (mut used, mut waiting, mut held) = (Vec::new(), Vec::new(), Vec::<Held>::new());
         let mut sent: Vec<(Micros, Grant, i64)> = Vec::new();
@@ -143,7 +143,7 @@ proptest! {
     /// A request returns permits after a block was taken, so that the line moves back. The permits of the block are used as
     /// late as they can be, and at the same instant all others that are there.
     #[test]
-    fn a_line_that_moves_back_moves_no_permit_that_is_held(
+    fn a_refund_does_not_move_permits_of_a_block(
         (rule, cost, requests) in (any(), 2..9i64, 2..9i64),
         (longest, [first, second]) in (0..3000i64, [0..300i64, 0..2000i64]),
     ) {

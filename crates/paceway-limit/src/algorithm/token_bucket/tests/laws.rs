@@ -40,7 +40,7 @@ proptest! {
     #![proptest_config(cases(512))]
 
     #[test]
-    fn without_gifts_it_is_the_rule_itself(rule in small(), steps in steps(60)) {
+    fn without_refunds_a_bucket_equals_its_definition(rule in small(), steps in steps(60)) {
         let (mut bucket, mut grants, mut now) = (limiter(rule), Vec::new(), T0);
         for Step { after, cost, budget, .. } in steps {
             now += after;

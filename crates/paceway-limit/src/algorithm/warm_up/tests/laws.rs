@@ -27,7 +27,7 @@ proptest! {
     /// Rounding in all: up to the whole µs of the instant, and a tick a grant in its length and in its
     /// coldness, which later costs as much again. Ticks are very fine here, so it is never a second µs.
     #[test]
-    fn saturated_it_is_guavas_within_two_microseconds(
+    fn saturated_grants_equal_guavas_within_two_microseconds(
         (count, period) in (3..40i64, 40..900_000i64),
         warm_up in 1..20_000_000i64,
         factor in 1001..20_000i64,
@@ -47,7 +47,7 @@ proptest! {
     /// A request that comes less than a µs after the end of an interval starts at that end, so the limiter
     /// cools down for that much less: a µs a grant, and the time that a µs of coldness can cost.
     #[test]
-    fn with_pauses_it_is_guavas_within_microseconds_a_grant(
+    fn grants_with_pauses_equal_guavas_within_a_microsecond_each(
         (count, period) in (3..40i64, 4_000..900_000i64),
         warm_up in 1..20_000_000i64,
         factor in 1001..20_000i64,
@@ -68,7 +68,7 @@ proptest! {
 
     /// Permits of 0.1 to 1 s, so that 6 ms for what is rounded tell a lost permit from none.
     #[test]
-    fn with_edits_it_is_guavas_with_edits(
+    fn grants_with_edits_equal_guavas_with_edits(
         rules in prop::collection::vec((3..10i64, 5_000_000..20_000_000i64, 1_100..9_000i64), 3),
         steps in steps(3_000_000),
         used in prop::collection::vec(0..3usize, 60),
@@ -98,7 +98,7 @@ proptest! {
     }
 
     #[test]
-    fn never_too_many_whatever_is_given_back(
+    fn refunds_never_let_the_rule_be_exceeded(
         rule in odd(),
         steps in steps(900),
         waits in prop::bool::ANY,
@@ -146,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn forgetting_equals_cold(rule in odd(), steps in steps(900), late in 0..1000i64, cost in 1..4i64) {
+    fn an_expired_state_equals_a_cold_limiter(rule in odd(), steps in steps(900), late in 0..1000i64, cost in 1..4i64) {
         let (mut limiter, mut now) = (Limiter::new(rule), T0);
         for Step { after, cost, budget, .. } in steps {
             now += after;

@@ -40,7 +40,7 @@ async fn calls_of(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_busy_gateway_asks_once_for_many_requests() {
+async fn a_busy_gateway_makes_one_call_for_many_requests() {
     let (far, store) = far();
     let (fast, slow) = (fast(10_000), check("{t}:slow", 1000));
     calls_of(&far, &store, &fast, 100).await;
@@ -84,7 +84,7 @@ enum Event {
 
 #[rstest]
 #[tokio::test(start_paused = true)]
-async fn permits_of_a_block_end_with(
+async fn every_disturbance_ends_the_permits_of_a_block(
     #[values(
         Event::Pause,
         Event::NewsOfAPause,
@@ -164,7 +164,7 @@ async fn permits_of_a_block_end_with(
 /// A gateway of another configuration settles true costs at the limiter. The line moves back then, and would move under the
 /// permits of a block.
 #[tokio::test(start_paused = true)]
-async fn a_line_that_true_costs_have_moved_gives_no_blocks() {
+async fn a_bucket_moved_by_true_costs_grants_no_blocks() {
     let (far, store) = far();
     let checks = fast(2_000);
     calls_of(&far, &store, &checks, 100).await;
@@ -191,7 +191,7 @@ async fn a_line_that_true_costs_have_moved_gives_no_blocks() {
 
 /// Requests that come while a call is under way wait for it, also when it brings a block.
 #[tokio::test(start_paused = true)]
-async fn requests_are_decided_in_the_order_in_which_they_came() {
+async fn requests_are_decided_in_their_order() {
     let (_, store) = far();
     let checks = fast(2_000);
     let decided = Arc::new(parking_lot::Mutex::new(Vec::new()));
@@ -222,7 +222,7 @@ async fn requests_are_decided_in_the_order_in_which_they_came() {
 /// Three gateways ask one limiter as often as they like. Now and then they are silent until the bucket is full and the permits
 /// of their blocks have lapsed, and then ask for more than all permits at once.
 #[test]
-fn never_too_many_through_several_gateways() {
+fn several_gateways_never_exceed_the_rule() {
     let mut saved = 0;
     for seed in 0..30 {
         let mut runtime = tokio::runtime::Builder::new_current_thread();

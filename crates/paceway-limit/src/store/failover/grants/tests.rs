@@ -56,14 +56,14 @@ fn each_permit_is_taken_at_its_instant(#[case] rule: Algorithm) {
 }
 
 #[test]
-fn what_is_past_takes_all_room_that_is_left() {
+fn past_permits_take_all_room_that_is_left() {
     let store = MemoryStore::default();
     let all = taken(&store, window(), &[(100_000, 4), (999_999, 4), (0, 4)]);
     assert_eq!(all[8..], [(0, 1), (0, 1), (SECOND, 1), (SECOND, 1)]);
 }
 
 #[test]
-fn many_are_taken_in_pieces() {
+fn many_permits_are_charged_in_pieces() {
     let rule = Algorithm::SlidingWindow(SlidingWindow::new(5000, SECOND, 0).expect("a rule"));
     let due: Vec<_> = (1..=600).map(|i| (i * 1000, 1)).chain([(0, 400)]).collect();
     let all = taken(&MemoryStore::default(), rule, &due);
@@ -74,7 +74,7 @@ fn many_are_taken_in_pieces() {
 }
 
 #[test]
-fn nothing_is_charged_that_is_past_given_back_or_taken_already() {
+fn past_refunded_or_charged_permits_are_not_charged() {
     let (rule, mut grants) = (window(), Grants::default());
     grants.add(&rule, NOW, (NOW, NOW), 3);
     grants.add(&rule, NOW + SECOND / 2, (NOW + SECOND, NOW + SECOND), 2);
@@ -92,7 +92,10 @@ fn nothing_is_charged_that_is_past_given_back_or_taken_already() {
 #[case::all(9, &[(SECOND, 1), (0, 3)])]
 #[case::some_flowed_back(3, &[(SECOND, 1), (0, 2)])]
 #[case::all_flowed_back(0, &[(SECOND, 1)])]
-fn a_bucket_owes_what_has_not_flowed_back(#[case] owed: i64, #[case] expected: &[(Micros, i64)]) {
+fn a_bucket_owes_permits_that_have_not_flowed_back(
+    #[case] owed: i64,
+    #[case] expected: &[(Micros, i64)],
+) {
     let (rule, mut grants) = (bucket(), Grants::default());
     grants.add(&rule, NOW, (NOW, NOW), 3);
     grants.add(&rule, NOW, (NOW + SECOND + 5, NOW + SECOND), 1);
@@ -100,7 +103,7 @@ fn a_bucket_owes_what_has_not_flowed_back(#[case] owed: i64, #[case] expected: &
 }
 
 #[test]
-fn what_is_kept_is_bounded() {
+fn kept_instants_are_bounded() {
     let (rule, mut grants) = (bucket(), Grants::default());
     for i in 1..=2 * MAX_INSTANTS as i64 {
         grants.add(&rule, NOW, (NOW + i, NOW + i), 1);

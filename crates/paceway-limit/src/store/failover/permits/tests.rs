@@ -49,7 +49,7 @@ proptest! {
     #![proptest_config(crate::algorithm::tests::cases(512))]
 
     #[test]
-    fn what_changed_is_all_that_matters(steps in steps()) {
+    fn only_changed_permits_matter(steps in steps()) {
         let rule = Concurrency::new(MAX, LEASE).expect("a rule");
         let (mut now, mut reported) = (1_000_000, BTreeMap::<Holder, Micros>::new());
         let mut both = [Permits::default(), Permits::default()];
@@ -101,7 +101,7 @@ proptest! {
 
 /// With 10,000 calls under way, each decision during an outage looked at all of them.
 #[test]
-fn few_permits_are_looked_at_again() {
+fn only_few_permits_are_examined_again() {
     let mut permits = Permits::default();
     let reports = (0..10_000).map(|number| (holder_of(number), Some(LEASE + number)));
     permits.sync(reports, 0, 0);

@@ -173,7 +173,7 @@ fn keeps_its_law(rule: Algorithm, outage: Outage) -> Result<(), TestCaseError> {
 #[case::another_gateway_returns_first(sliding_rule(), (Mood::IsGone, 2, 265, 286, 0, true))]
 #[case::another_gateway_returns_first_to_a_slow_store(sliding_rule(), (Mood::IsSlow, 2, 59, 80, 0, true))]
 #[case::calls_of_a_queue_are_answered_late(queue_rule(), (Mood::IsSlow, 1, 51, 67, 700_000, false))]
-fn a_law_that_was_broken_once_is_kept(
+fn former_counterexamples_keep_the_law(
     #[case] rule: Algorithm,
     #[case] outage: (Mood, usize, usize, usize, Micros, bool),
 ) {

@@ -231,7 +231,7 @@ async fn a_store_that_is_slow_is_used(#[case] delays: [&'static [u64]; 3]) {
 #[case::cut_off(&[], 8)]
 #[case::beyond_the_bound(&[700], 40)]
 #[tokio::test(start_paused = true)]
-async fn others_leave_its_share_to_a_gateway_that_decides_alone(
+async fn a_gateway_that_decides_alone_keeps_its_share(
     #[case] delays: &'static [u64],
     #[case] seconds: u64,
 ) {
@@ -264,7 +264,7 @@ async fn a_gateway_that_is_cut_off_keeps_its_share_when_the_set_is_lost() {
 /// A gateway that has granted nothing dies. Without the end of its connections, the others could not know it from one that is
 /// cut off.
 #[tokio::test(start_paused = true)]
-async fn a_dead_gateway_that_granted_nothing_is_left_nothing() {
+async fn a_dead_gateway_without_grants_keeps_no_share() {
     let fleet = Fleet::of([&[1]; 3]).await;
     let idle = fleet.guards[0][0].process.health.id.clone();
     *fleet.links[0].delays.lock() = &[];
@@ -280,7 +280,7 @@ async fn a_dead_gateway_that_granted_nothing_is_left_nothing() {
 
 /// The store learns of the first grant before the next regular heartbeat.
 #[tokio::test(start_paused = true)]
-async fn the_others_know_of_a_gateway_as_soon_as_it_grants_something() {
+async fn a_first_grant_announces_a_gateway_at_once() {
     let fleet = Fleet::of([&[1]; 3]).await;
     sleep(Duration::from_millis(600)).await;
     let [failover, _] = &fleet.guards[0];
@@ -294,7 +294,7 @@ async fn the_others_know_of_a_gateway_as_soon_as_it_grants_something() {
 /// The same in windows. The others use up each window at its start, before the share is charged: what is charged then has to
 /// take room from the next window, or it changes nothing and each window grants 40 of 30.
 #[tokio::test(start_paused = true)]
-async fn others_leave_its_share_of_windows_to_a_gateway_that_decides_alone() {
+async fn a_gateway_that_decides_alone_keeps_its_share_of_windows() {
     let rule = Algorithm::FixedWindow(FixedWindow::new(30, SECOND).expect("a rule"));
     let checks = [check(rule, OnFailure::Share { period: SECOND })].into();
     let fleet = Fleet { checks, ..Fleet::of([&[1]; 3]).await };
@@ -332,7 +332,7 @@ async fn all_that_absent_gateways_may_grant_is_charged() {
 
 /// The others do not wait for one that says that it ends.
 #[tokio::test(start_paused = true)]
-async fn the_others_do_not_miss_a_gateway_that_leaves() {
+async fn a_gateway_that_leaves_keeps_no_share() {
     let fleet = Fleet::of([&[1]; 3]).await;
     fleet.run(Duration::from_secs(5)).await;
     fleet.guards[0][0].process.leave(TIMEOUT).await;
@@ -346,7 +346,7 @@ async fn the_others_do_not_miss_a_gateway_that_leaves() {
 
 /// A store that was fast and is dead costs a request no more than `store.timeout`, and the breaker opens.
 #[tokio::test(start_paused = true)]
-async fn a_dead_store_costs_its_timeout() {
+async fn a_dead_store_costs_one_timeout() {
     let fleet = Fleet::of([&[1]; 3]).await;
     fleet.run(Duration::from_secs(5)).await;
     fleet.links.iter().for_each(|link| *link.delays.lock() = &[]);

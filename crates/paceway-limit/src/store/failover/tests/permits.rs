@@ -141,7 +141,7 @@ async fn a_permit_that_was_given_without_the_store_counts_there(#[case] is_lost:
 
 /// The store gave a permit in a call that was answered too late, and the gateway gave another one to the same request.
 #[tokio::test(start_paused = true)]
-async fn a_permit_that_came_late_is_given_back_and_the_other_is_kept() {
+async fn a_late_permit_is_refunded_and_the_earlier_one_kept() {
     let (far, [failover, _]) = failovers(1);
     settled().await;
     let checks = four(60 * SECOND);
@@ -159,7 +159,7 @@ async fn a_permit_that_came_late_is_given_back_and_the_other_is_kept() {
 
 /// Calls whose answers are under way hold permits, too.
 #[tokio::test(start_paused = true)]
-async fn calls_that_have_asked_the_store_count() {
+async fn calls_that_await_the_store_count_as_permits() {
     let (_, [failover, _]) = failovers(1);
     settled().await;
     let checks = four(60 * SECOND);
@@ -296,7 +296,7 @@ fn run(history: History) -> (usize, usize) {
 }
 
 #[test]
-fn calls_of_two_gateways_beside_a_slow_store() {
+fn two_gateways_with_a_slow_store_keep_the_permit_limit() {
     let runs = vec![1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 3, 2, 2, 1, 1, 1, 1, 1];
     let moods = vec![(Mood::IsSlow, 31)];
     let (most, _) = run(History { gateways: 2, moods, losses: Vec::new(), runs });
@@ -307,7 +307,7 @@ proptest! {
     #![proptest_config(crate::algorithm::tests::cases(48))]
 
     #[test]
-    fn never_more_calls_than_permits(history in histories()) {
+    fn calls_never_exceed_the_permits(history in histories()) {
         let (most, all) = run(history);
         prop_assert!(most <= MAX as usize, "{} at once", most);
         prop_assert!(all > 20, "{} in all", all);

@@ -65,7 +65,7 @@ fn flow(burst: i64) -> Checks {
 
 /// A third of its answers is late, and never three in a row: it is left, and asked again ever more seldom.
 #[tokio::test(start_paused = true)]
-async fn a_store_that_answers_most_of_the_time_is_left_for_long() {
+async fn a_flapping_store_is_avoided_for_long() {
     let (far, [failover, _]) = failovers(1);
     let checks = flow(10);
     settled().await;
@@ -87,7 +87,7 @@ async fn a_store_that_answers_most_of_the_time_is_left_for_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_is_late_while_others_are_not_is_made_anew() {
+async fn a_connection_slower_than_the_rest_is_replaced() {
     let backend = FarBackend::default();
     let sick = Sick::to(&backend, true);
     let [failover, _keeper] = process_over(sick.clone(), Arc::new(backend));
@@ -123,7 +123,7 @@ async fn connections_to_a_store_that_is_away_are_left_alone() {
 /// A gateway with a connection that nothing cures enforces its share, and what it grants is charged all the time: others
 /// grant the rest, and no more.
 #[tokio::test(start_paused = true)]
-async fn a_gateway_that_has_the_store_in_part_adds_nothing_to_what_others_grant() {
+async fn a_gateway_with_a_partial_store_does_not_exceed_the_rule() {
     let backend = FarBackend::default();
     backend.0.gateways.store(2, SeqCst);
     let sick = Sick::to(&backend, false);

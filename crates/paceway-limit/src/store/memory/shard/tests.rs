@@ -24,14 +24,14 @@ fn print(number: u64) -> Print {
 }
 
 #[test]
-fn a_state_and_what_is_needed_to_find_it_are_a_line_each() {
+fn a_state_and_its_lookup_data_fill_one_cache_line_each() {
     assert_eq!(size_of::<StoredState>(), 64);
     // A lock takes the first eight bytes.
     assert!(8 + std::mem::offset_of!(Shard, sweep) <= 64);
 }
 
 #[test]
-fn prints_that_agree_in_their_hash_alone_are_two() {
+fn two_keys_with_one_hash_are_two_states() {
     let (mut shard, one, other) = (Shard::default(), Print([1, 7]), Print([2, 7]));
     let (state, ttl) = state(0);
     shard.put(one, None, state.clone(), ttl);
@@ -53,7 +53,7 @@ fn window() -> (Rule, RuleState, Micros) {
 
 /// The instants of a window are outside the table while it is open, and its request may open other states meanwhile.
 #[test]
-fn what_is_put_back_finds_its_state_wherever_that_is_by_now() {
+fn an_open_window_finds_its_moved_state_again() {
     let ((rule, state, ttl), mut shard) = (window(), Shard::default());
     shard.put(print(0), None, state, ttl);
     let place = shard.find(print(0)).expect("a state");
@@ -73,7 +73,7 @@ fn what_is_put_back_finds_its_state_wherever_that_is_by_now() {
 }
 
 #[test]
-fn what_lies_aside_is_removed_with_its_state() {
+fn an_aside_is_removed_with_its_state() {
     let ((_, state, ttl), mut shard) = (window(), Shard::default());
     for _ in 0..2 {
         (0..10).for_each(|number| shard.put(print(number), None, state.clone(), ttl));
@@ -88,7 +88,7 @@ fn what_lies_aside_is_removed_with_its_state() {
 
 /// 40,000 states are on huge pages.
 #[test]
-fn what_is_kept_among_many_is_found() {
+fn finds_a_state_among_many() {
     const MANY: u64 = 40_000;
     let mut shard = Shard::default();
     (0..MANY).for_each(|number| put(&mut shard, number, 0));
@@ -100,7 +100,7 @@ fn what_is_kept_among_many_is_found() {
 
 /// A token bucket with holes survives packing, whatever its pace.
 #[test]
-fn what_is_packed_is_what_it_was() {
+fn packing_preserves_a_token_bucket() {
     let mut shard = Shard::default();
     for count in 1..=MOST_PACES as i64 + 10 {
         let rule = TokenBucket::new(count, 10_000_000, 20).expect("a rule");
@@ -126,7 +126,7 @@ fn what_is_packed_is_what_it_was() {
 
 /// 20,000 clients come once each. New states make outdated ones leave.
 #[test]
-fn what_is_past_makes_room_for_what_is_new() {
+fn new_states_replace_outdated_ones() {
     let (mut shard, mut most) = (Shard::default(), 0);
     for number in 0..20_000 {
         put(&mut shard, number, number as Micros * 100_000);

@@ -137,7 +137,7 @@ fn rule() -> impl Strategy<Value = Algorithm> {
 
 proptest! {
     #[test]
-    fn laws_and_promises_are_kept(rule in rule(), steps in vec(step(), 1..400)) {
+    fn turns_keep_the_laws_and_promised_slots(rule in rule(), steps in vec(step(), 1..400)) {
         let mut world = World::new(rule);
         for step in steps {
             match step {
@@ -169,7 +169,7 @@ proptest! {
 /// Requests of one permit take each slot. Requests of five of several tenants are refused, and told to come back: each is
 /// admitted then, and those of one permit keep at least half of the permits.
 #[test]
-fn each_booked_turn_is_kept_and_others_keep_their_share() {
+fn booked_turns_are_kept_and_small_requests_keep_half() {
     let rule = TokenBucket::new(40, 1_000_000, 5).map(Algorithm::TokenBucket).expect("a rule");
     let mut world = World::new(rule);
     let mut coming: Vec<(Micros, u8)> = Vec::new();

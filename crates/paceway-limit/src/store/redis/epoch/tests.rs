@@ -20,7 +20,7 @@ fn says(epochs: &Epochs, lane: &str) -> String {
 #[rstest]
 #[case::of_one_server("", "shop:marker")]
 #[case::of_a_hash_tag("account", "shop:{account}:marker")]
-fn the_name_of_an_epochs_key(#[case] lane: &str, #[case] name: &str) {
+fn an_epoch_key_has_a_name_per_prefix_and_lane(#[case] lane: &str, #[case] name: &str) {
     assert_eq!(epochs().key(lane), name);
 }
 
@@ -34,13 +34,13 @@ fn the_name_of_an_epochs_key(#[case] lane: &str, #[case] name: &str) {
 #[case::half_a_step("L1700000000000000/5")]
 #[case::a_step_and_more("L1700000000000000/5/6/7")]
 #[case::an_empty_step("L1700000000000000//6")]
-fn what_is_no_epoch(#[case] text: &str) {
+fn refuses_texts_that_are_no_epoch(#[case] text: &str) {
     assert_eq!(Epoch::parse(text.as_bytes()), None);
 }
 
 /// Connections of several workers report the same master.
 #[test]
-fn another_master_is_another_one_once() {
+fn a_new_master_raises_one_doubt() {
     let epochs = epochs();
     let said = ["a:1", "a:1", "b:1", "b:1", "a:1"].map(|master| epochs.is_another(master));
     assert_eq!(said, [false, false, true, false, true]);
@@ -51,7 +51,7 @@ fn run(id: &str) -> ServerRun {
 }
 
 #[test]
-fn who_takes_the_place_of_another_is_a_doubt_once() {
+fn a_promoted_replica_raises_one_doubt() {
     let epochs = epochs();
     reported(&epochs, "", "N5");
     let promoted = |at| ServerRun { promoted_at: Some(at), ..run("one") };
@@ -73,7 +73,7 @@ fn who_takes_the_place_of_another_is_a_doubt_once() {
 
 /// An unknown replica has taken over the slots of a node that is lost.
 #[test]
-fn a_server_that_is_new_and_was_promoted_is_a_doubt() {
+fn a_new_promoted_server_raises_a_doubt() {
     let epochs = epochs();
     reported(&epochs, "a", "N5");
     epochs.meet("10.0.0.2:6379", &run("two"), |_| true);
@@ -84,7 +84,7 @@ fn a_server_that_is_new_and_was_promoted_is_a_doubt() {
 }
 
 #[test]
-fn a_call_says_what_the_last_one_was_told_of_its_lane() {
+fn a_call_sends_the_last_epoch_of_its_lane() {
     let epochs = epochs();
     assert_eq!(reported(&epochs, "", "N5"), "", "nothing is known at first");
     assert_eq!(reported(&epochs, "", "L7"), "N5");
@@ -92,7 +92,7 @@ fn a_call_says_what_the_last_one_was_told_of_its_lane() {
 }
 
 #[test]
-fn another_run_of_a_server_is_a_doubt_until_a_call_that_said_so_is_answered() {
+fn a_restarted_server_is_doubted_until_a_doubting_call_succeeds() {
     let epochs = epochs();
     epochs.meet("", &run("one"), |_| true);
     reported(&epochs, "", "N5");
@@ -107,7 +107,7 @@ fn another_run_of_a_server_is_a_doubt_until_a_call_that_said_so_is_answered() {
 }
 
 #[test]
-fn a_doubt_is_of_the_lanes_that_are_there() {
+fn a_doubt_concerns_only_the_lanes_of_its_server() {
     let epochs = epochs();
     for lane in ["a", "b"] {
         reported(&epochs, lane, "N5");
@@ -120,7 +120,7 @@ fn a_doubt_is_of_the_lanes_that_are_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn once_a_day_a_call_says_that_the_epoch_is_to_live_longer() {
+async fn a_call_renews_the_epoch_once_a_day() {
     let epochs = epochs();
     reported(&epochs, "", "N5");
     for _ in 0..3 {
@@ -132,7 +132,7 @@ async fn once_a_day_a_call_says_that_the_epoch_is_to_live_longer() {
 
 /// Two gateways ask each second, and the first to see the evicted keys reports the loss: it is one loss.
 #[tokio::test(start_paused = true)]
-async fn evicted_keys_are_a_doubt_of_who_sees_them_first() {
+async fn the_first_gateway_to_see_evictions_raises_the_doubt() {
     let [one, other] = [epochs(), epochs()];
     let evicting = |evicted| ServerRun { evicted, ..run("one") };
     for epochs in [&one, &other] {
@@ -155,7 +155,7 @@ async fn evicted_keys_are_a_doubt_of_who_sees_them_first() {
 
 /// A server that evicts keys all the time costs one loss in 10 s.
 #[tokio::test(start_paused = true)]
-async fn evicted_keys_are_another_loss_after_a_while() {
+async fn later_evictions_are_another_loss() {
     let (epochs, mut losses) = (epochs(), 0);
     epochs.meet("", &run("one"), |_| true);
     reported(&epochs, "", "N5");
@@ -171,7 +171,7 @@ async fn evicted_keys_are_another_loss_after_a_while() {
 }
 
 #[test]
-fn what_another_run_has_evicted_says_nothing_of_this_one() {
+fn evictions_of_an_earlier_run_raise_no_doubt() {
     let epochs = epochs();
     epochs.look("", &ServerRun { evicted: 9, ..run("one") }, |_| true);
     assert!(!epochs.knows(""), "only a connection says which run there is");
@@ -184,7 +184,7 @@ fn what_another_run_has_evicted_says_nothing_of_this_one() {
 /// The store's clock was set back by 60 s: calls expect that, and no state was lost by it. It follows the server's again by a
 /// hundredth of the time that passes.
 #[test]
-fn a_clock_that_was_set_back_is_no_loss() {
+fn a_clock_that_was_set_back_counts_as_no_loss() {
     let epochs = epochs();
     reported(&epochs, "", "L5");
     let losses = epochs.reported.found();

@@ -91,7 +91,7 @@ mod tests {
     #[case::none(&[], Err("its name has no address"), 0)]
     #[case::all_refuse(&[Refused(10), Refused(10)], Err("no 1"), 20)]
     #[tokio::test(start_paused = true)]
-    async fn the_address_that_answers(
+    async fn dials_the_address_that_accepts(
         #[case] are: &'static [Is],
         #[case] expected: Result<usize, &str>,
         #[case] after: u64,
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_idle_connection_shows_that_it_is_there() {
+    async fn an_idle_connection_sends_keepalives() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("its address").port();
         let stream = dial("127.0.0.1", port).await.expect("a connection");

@@ -251,7 +251,7 @@ mod tests {
     proptest! {
         /// Wherever a reply is cut, its end is found, and what follows it is not taken.
         #[test]
-        fn the_end_of_a_reply_is_found(reply in replies(), next in any::<[u8; 4]>(), cut in 0..200_usize) {
+        fn finds_the_end_of_a_reply(reply in replies(), next in any::<[u8; 4]>(), cut in 0..200_usize) {
             prop_assert!(redis::parse_redis_value(&reply).is_ok());
             let all = [&reply[..], &next].concat();
             prop_assert_eq!(frame(&all, cut), Ok(Some(reply.len())));
@@ -284,14 +284,14 @@ mod tests {
     #[case::text_with_half_an_end("+a\rb\r\n", Foreign)]
     #[case::bytes_without_end("$1\r\nabc", Foreign)]
     #[case::deep("*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", TooDeep)]
-    fn what_is_no_reply_is_refused(#[case] bytes: &str, #[case] expected: Malformed) {
+    fn refuses_bytes_that_are_no_reply(#[case] bytes: &str, #[case] expected: Malformed) {
         for cut in 0..bytes.len() {
             assert_eq!(frame(bytes.as_bytes(), cut), Err(expected));
         }
     }
 
     #[test]
-    fn the_longest_reply_is_let_through_and_no_longer_one() {
+    fn accepts_the_longest_reply_and_refuses_a_longer_one() {
         let reply = |length: usize| {
             let text = vec![b'x'; length - 20];
             [b"*2\r\n:1\r\n$".as_slice(), format!("{}\r\n", text.len()).as_bytes(), &text, b"\r\n"]

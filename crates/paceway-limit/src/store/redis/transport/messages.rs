@@ -32,14 +32,14 @@ mod tests {
     #[case::of_a_script("@user_script: 26: -OOM command not allowed")]
     #[case::that_ends_in_a_space("ERR ")]
     #[case::empty("")]
-    fn an_error_keeps_its_words(#[case] line: &str) {
+    fn an_error_keeps_its_text(#[case] line: &str) {
         let reply = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).expect("a reply");
         let redis::Value::ServerError(error) = reply else { panic!("{reply:?}") };
         assert_eq!(words(&error), line);
     }
 
     #[test]
-    fn a_command_has_its_words() {
+    fn a_command_is_packed_with_its_arguments() {
         let packed = command(&[b"GET", b"a b"]).get_packed_command();
         assert_eq!(packed, b"*2\r\n$3\r\nGET\r\n$3\r\na b\r\n");
     }

@@ -18,7 +18,7 @@ fn tcp(host: &str, port: u16) -> Endpoint {
 #[case("unix:/run/redis.sock", Endpoint::Unix("/run/redis.sock".into()), None, None, None)]
 #[case("unix:///run/redis.sock?database=2", Endpoint::Unix("/run/redis.sock".into()), None, None, Some(2))]
 #[case("unix://:p@/run/a%20b.sock", Endpoint::Unix("/run/a b.sock".into()), None, Some("p"), None)]
-fn one_server(
+fn reads_the_url_of_one_server(
     #[case] text: &str,
     #[case] endpoint: Endpoint,
     #[case] user: Option<&str>,
@@ -33,7 +33,7 @@ fn one_server(
 }
 
 #[test]
-fn several_servers() {
+fn reads_the_urls_of_several_servers() {
     let sentinels = |text| {
         let RedisUrl { servers, database, .. } = RedisUrl::parse(text).expect("a URL");
         let Servers::Sentinels { endpoints, master, login } = *servers else {
@@ -85,14 +85,14 @@ fn several_servers() {
 #[case("unix:run/hunter2", "names no socket")]
 #[case("unix://hunter2/a", "begins with `/`")]
 #[case("unix:/a?database=hunter2", "0 to 255")]
-fn what_is_no_url(#[case] text: &str, #[case] reason: &str) {
+fn refuses_texts_that_are_no_url(#[case] text: &str, #[case] reason: &str) {
     let error = RedisUrl::parse(text).expect_err("no URL");
     assert!(error.contains(reason), "{error}");
     assert!(!error.contains("hunter2"), "{error}");
 }
 
 #[test]
-fn no_password_is_shown() {
+fn a_shown_url_hides_the_password() {
     for text in ["redis://u:hunter2@a", "redis-sentinel://:hunter2@a/m?sentinel_password=hunter2"] {
         let url = RedisUrl::parse(text).expect("a URL");
         let shown = format!("{url} {url:?} {:?}", url.login);
