@@ -1,6 +1,11 @@
 //! Checks the order of the modules: each uses only the modules that the `lib.rs` of its package lists above it. The
-//! compiler checks the order between the packages. Checks also that the pages for developers name files that exist. A
-//! binary of its own, so that it is built in seconds.
+//! compiler checks the order between the packages. Checks also that the pages for developers name files that exist, and
+//! that sizes and shapes keep to their budgets. A binary of its own, so that it is built in seconds.
+
+#[path = "house/budgets.rs"]
+mod budgets;
+#[path = "house/source.rs"]
+mod source;
 
 use rstest::rstest;
 use std::{collections::BTreeMap, fs, path::Path};
