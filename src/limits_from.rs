@@ -61,7 +61,7 @@ impl LimitsFollower {
                     tracing::info!(rows = rows.len(), "limits_from: the database answers");
                 }
                 let at = Timestamp::now();
-                metrics::limits_from_loaded(at);
+                metrics::LIMITS_FROM_LOADED.level(&[]).set(at.as_millisecond() as f64 / 1e3);
                 self.accept(rows).await;
                 self.status.up = true;
                 self.status.error = None;
@@ -69,7 +69,7 @@ impl LimitsFollower {
             }
             Err(error) => {
                 self.database = None;
-                metrics::limits_from_errors().increment(1);
+                metrics::LIMITS_FROM_ERRORS.count(&[]).increment(1);
                 let error = error.to_string();
                 if self.status.error.as_ref() != Some(&error) {
                     tracing::warn!(
@@ -82,8 +82,8 @@ impl LimitsFollower {
             }
         }
         self.report_missing();
-        metrics::limits_from_up(self.status.up);
-        metrics::limits_from_rows(self.status.rows, self.status.invalid, self.missing.len());
+        metrics::LIMITS_FROM_UP.level(&[]).set(f64::from(u8::from(self.status.up)));
+        self.show_rows();
         self.live.set_limits_status(Some(self.status.clone()));
     }
 
@@ -125,13 +125,20 @@ impl LimitsFollower {
         }
     }
 
+    /// Shows how many rows there are, and how many limiters neither the file nor a row has.
+    fn show_rows(&self) {
+        metrics::LIMITS_FROM_ROWS.level(&[]).set(self.status.rows as f64);
+        metrics::LIMITS_FROM_INVALID.level(&[]).set(self.status.invalid as f64);
+        metrics::LIMITS_FROM_MISSING.level(&[]).set(self.missing.len() as f64);
+    }
+
     /// Removes all rows, after a reload without `limits_from`.
     async fn forget(&mut self) {
         if self.accepted.len() > 0 || self.status != LimitsStatus::default() {
             self.accept(Vec::new()).await;
             self.status = LimitsStatus::default();
             self.missing = Vec::new();
-            metrics::limits_from_rows(0, 0, 0);
+            self.show_rows();
             self.live.set_limits_status(None);
         }
     }

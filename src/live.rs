@@ -37,7 +37,6 @@ use crate::{
 use arc_swap::ArcSwap;
 use certificates::Certificates;
 use file::Fingerprint;
-use metrics_exporter_prometheus::PrometheusHandle;
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 use tokio::{runtime::Handle, sync::watch, time::Instant};
@@ -332,12 +331,12 @@ impl Live {
         self.clusters.lock().clone()
     }
 
-    /// Writes all metrics as text: those of `exporter`, and the counts of the workers.
-    pub fn measured(&self, exporter: &PrometheusHandle) -> String {
-        let mut text = self.ledger.measured(&self.plan.load(), exporter);
-        metrics::config_info(&mut text, &self.loaded.lock().hash);
-        metrics::process(&mut text);
-        text
+    /// Writes all metrics as text.
+    pub fn measured(&self) -> String {
+        let mut scrape = self.ledger.scrape(&self.plan.load());
+        scrape.value(&metrics::CONFIG_INFO, "", &[&self.loaded.lock().hash], 1);
+        scrape.process();
+        scrape.into_text()
     }
 }
 

@@ -51,7 +51,6 @@ use connection_limit::ConnectionLimit;
 use descriptors::Shares;
 use error::system;
 use listeners::{Listeners, PortSockets};
-use metrics_exporter_prometheus::PrometheusHandle;
 use phase::{LINGER, Phase};
 use source::StoreSource;
 use std::{
@@ -74,8 +73,6 @@ use tracing::field;
 use windows::WindowBudget;
 use worker::{Worker, WorkerPort};
 
-/// The exporter keeps each sample of its histograms until they are drained, which happens every 5 s.
-const UPKEEP: Duration = Duration::from_secs(5);
 /// A second signal ends the process after up to 200 ms, in which the last lines of the log are written.
 const LAST_LINES: Duration = Duration::from_millis(200);
 /// How long before the end of the drain WebSockets get a close frame.
@@ -86,7 +83,6 @@ const GOODBYE: Duration = Duration::from_millis(500);
 pub struct Server {
     file: Arc<ReadFile>,
     access_log: bool,
-    metrics: PrometheusHandle,
     listeners: Listeners,
     listen: SocketAddr,
     admin_address: SocketAddr,
@@ -96,12 +92,12 @@ pub struct Server {
 // === impl Server ===
 
 impl Server {
-    /// Opens the sockets, installs the metrics recorder of the process, and raises its limit of open files to the hard
-    /// limit. With `access_log`, each request becomes a line on stdout.
+    /// Opens the sockets, and raises the process's limit of open files to the hard limit. With `access_log`, each request
+    /// becomes a line on stdout.
     ///
     /// # Errors
     ///
-    /// [`ServerError::Listen`] if an address is in use, [`ServerError::System`] if a recorder is installed already.
+    /// [`ServerError::Listen`] if an address is in use.
     pub fn bind(config: Config, access_log: bool) -> Result<Self, ServerError> {
         Self::bind_file(ReadFile::without_file(config), access_log)
     }
@@ -113,14 +109,14 @@ impl Server {
     /// As [`Self::bind`].
     pub fn bind_file(file: ReadFile, access_log: bool) -> Result<Self, ServerError> {
         let config = &file.config;
-        let metrics = metrics::install().map_err(|error| ServerError::System(error.into()))?;
+        metrics::begin();
         let shares = Shares::of(descriptors::raise(), config);
-        metrics::max_files().set(shares.limit as f64);
+        metrics::MAX_FILES.level(&[]).set(shares.limit as f64);
         let listeners = Listeners::open(config)?;
         let listen = listeners.data.sockets[0].local_addr().map_err(system)?;
         let admin_address = listeners.admin.local_addr().map_err(system)?;
         let file = Arc::new(file);
-        Ok(Self { file, access_log, metrics, listeners, listen, admin_address, shares })
+        Ok(Self { file, access_log, listeners, listen, admin_address, shares })
     }
 
     /// Returns the addresses of the data plane and of the admin side. Where the configuration has port 0, the system has
@@ -199,7 +195,6 @@ impl Server {
                 overrides,
                 store,
                 health: source.health(),
-                metrics: self.metrics.clone(),
                 draining: stopping.clone(),
                 runtimes,
             };
@@ -207,7 +202,6 @@ impl Server {
             let pages = admin::router(admin);
             let most = shares.admin;
             tokio::spawn(admin_connections::serve(admin_socket, pages, timeouts, most, phases));
-            tokio::spawn(upkeep(self.metrics));
             let address = |of: Service| {
                 addresses
                     .iter()
@@ -360,11 +354,4 @@ fn shutdown_signal() -> Result<impl Future<Output = &'static str>, ServerError> 
 
 fn new_runtime() -> Result<Runtime, ServerError> {
     runtime::Builder::new_current_thread().enable_all().build().map_err(system)
-}
-
-async fn upkeep(metrics: PrometheusHandle) {
-    loop {
-        sleep(UPKEEP).await;
-        metrics.run_upkeep();
-    }
 }

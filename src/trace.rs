@@ -32,10 +32,10 @@ impl Tracer {
     /// The tracer that hands traces to the other end of `queue`.
     fn new(queue: Sender<RequestTrace>) -> Self {
         // A series that begins with the first loss cannot show an increase at it.
-        ["exported", "failed"].map(metrics::spans).iter().for_each(|spans| spans.increment(0));
-        let dropped = metrics::spans("dropped");
-        dropped.increment(0);
-        Self { queue, dropped }
+        for result in ["exported", "failed"] {
+            drop(metrics::SPANS.count(&[result]));
+        }
+        Self { queue, dropped: metrics::SPANS.count(&["dropped"]) }
     }
 
     /// Begins the trace of a request with these headers; `None` if it is not traced. A request that is a part of a trace is

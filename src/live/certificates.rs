@@ -116,7 +116,7 @@ impl NewCertificates {
 fn expiries(tls: &Option<config::ServerTls>) -> Vec<Gauge> {
     let pairs = tls.iter().flat_map(|tls| &tls.certificates);
     let shown = pairs.filter_map(|pair| {
-        let gauge = metrics::certificate(&pair.cert.display().to_string());
+        let gauge = metrics::CERTIFICATES.level(&[&pair.cert.display().to_string()]);
         gauge.set(server::expiry(pair)? as f64);
         Some(gauge)
     });

@@ -83,7 +83,7 @@ impl LoadedConfig {
     /// The configuration of the start.
     pub(super) fn first(hash: &str) -> Self {
         let at = Timestamp::now();
-        metrics::config_loaded(at);
+        metrics::CONFIG_LOADED.level(&[]).set(at.as_millisecond() as f64 / 1e3);
         Self {
             hash: hash.to_owned(),
             at,
@@ -100,7 +100,7 @@ impl LoadedConfig {
         let at = Timestamp::now();
         match result {
             Ok(Reloaded { hash, needs_restart, .. }) => {
-                metrics::config_loaded(at);
+                metrics::CONFIG_LOADED.level(&[]).set(at.as_millisecond() as f64 / 1e3);
                 (self.hash, self.at) = (hash.clone(), at);
                 self.needs_restart = needs_restart.clone();
                 (self.error, self.is_mistake) = (None, false);

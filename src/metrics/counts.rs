@@ -1,17 +1,14 @@
 //! Counters that requests update. Each worker has its own, because two workers that count in one cache line wait for each
 //! other; `/metrics` adds them up.
 
-use super::{Outcome, Verdict};
+use super::{Metric, Outcome, Scrape, Verdict};
 use crate::store::Source;
 use http::StatusCode;
-use std::{
-    fmt::Write,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The lowest status that HTTP defines (RFC 9110 section 15); the highest is 599.
 const FIRST: u16 = 100;
-const STATUSES: usize = 500;
+pub(super) const STATUSES: usize = 500;
 
 /// Numbers of requests, one for each [`Outcome`].
 #[derive(Debug, Default)]
@@ -58,12 +55,10 @@ impl Outcomes {
         self.counts[outcome as usize].load(Relaxed)
     }
 
-    /// Writes a line for each outcome. `labels` are those of the route, such as `route="search"`.
-    pub(super) fn write(&self, text: &mut String, name: &str, labels: &str) {
-        for (count, outcome) in self.counts.iter().zip(Outcome::ALL) {
-            let (outcome, count) = (outcome.name(), count.load(Relaxed));
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "{name}{{{labels},outcome=\"{outcome}\"}} {count}");
+    /// Gives a value of `metric` for each outcome. `labels` are those of the route, such as `route="search"`.
+    pub(crate) fn give(&self, scrape: &mut Scrape, metric: &Metric, labels: &str) {
+        for outcome in Outcome::ALL {
+            scrape.value(metric, labels, &[outcome.name()], self.get(outcome));
         }
     }
 }
@@ -82,16 +77,12 @@ impl Decisions {
         own.zip(other.counts.iter().flatten()).for_each(|(to, other)| add(to, other));
     }
 
-    /// Writes a line for each source and decision. `labels` are those of the limiter, such as `limiter="search"`.
-    pub(super) fn write(&self, text: &mut String, name: &str, labels: &str) {
+    /// Gives a value of `metric` for each source and decision. `labels` are those of the limiter, such as `limiter="search"`.
+    pub(crate) fn give(&self, scrape: &mut Scrape, metric: &Metric, labels: &str) {
         for (counts, source) in self.counts.iter().zip(Source::ALL) {
             for (count, verdict) in counts.iter().zip(Verdict::ALL) {
-                let (decision, source) = (verdict.name(), source.name());
-                let count = count.load(Relaxed);
-                let _ = writeln!(
-                    text,
-                    "{name}{{{labels},decision=\"{decision}\",source=\"{source}\"}} {count}"
-                );
+                let last = [verdict.name(), source.name()];
+                scrape.value(metric, labels, &last, count.load(Relaxed));
             }
         }
     }
@@ -123,11 +114,10 @@ impl Statuses {
         all.filter(|(_, count)| *count > 0)
     }
 
-    /// Writes a line for each status that occurred. `labels` are those of the upstream, such as `upstream="search"`.
-    pub(super) fn write(&self, text: &mut String, name: &str, labels: &str) {
+    /// Gives a value of `metric` for each status that occurred. `labels` are those of the upstream.
+    pub(crate) fn give(&self, scrape: &mut Scrape, metric: &Metric, labels: &str) {
         for (status, count) in self.all() {
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "{name}{{{labels},status=\"{status}\"}} {count}");
+            scrape.value(metric, labels, &[&status.to_string()], count);
         }
     }
 }
@@ -135,6 +125,15 @@ impl Statuses {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::{DECISIONS, REQUESTS, UPSTREAM_REQUESTS};
+    use std::time::Duration;
+
+    /// The lines that `give` gives of `metric`.
+    fn lines(metric: &Metric, give: impl FnOnce(&mut Scrape)) -> String {
+        let mut scrape = Scrape::new(Duration::ZERO);
+        give(&mut scrape);
+        scrape.lines(metric).clone()
+    }
 
     #[test]
     fn counts_of_workers_are_summed() {
@@ -142,12 +141,13 @@ mod tests {
         others[0].count(Outcome::Passed);
         others.iter().for_each(|own| own.count(Outcome::Cancelled));
         others.iter().for_each(|own| all.add(own));
-        let mut text = String::new();
-        all.write(&mut text, "r", "route=\"a\"");
+        let text = lines(&REQUESTS, |scrape| all.give(scrape, &REQUESTS, "route=\"a\""));
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), Outcome::ALL.len());
         let seen: Vec<_> = lines.into_iter().filter(|line| !line.ends_with(" 0")).collect();
-        let of = |outcome, count| format!("r{{route=\"a\",outcome=\"{outcome}\"}} {count}");
+        let of = |outcome, count| {
+            format!("paceway_requests_total{{route=\"a\",outcome=\"{outcome}\"}} {count}")
+        };
         assert_eq!(seen, [of("passed", 1), of("cancelled", 2)]);
     }
 
@@ -157,10 +157,13 @@ mod tests {
         own.count(Verdict::WouldRefuse, Source::Local);
         all.add(&own);
         all.add(&own);
-        let mut text = String::new();
-        all.write(&mut text, "d", "limiter=\"a\"");
+        let text = lines(&DECISIONS, |scrape| all.give(scrape, &DECISIONS, "limiter=\"a\""));
         let seen: Vec<_> = text.lines().filter(|line| !line.ends_with(" 0")).collect();
-        assert_eq!(seen, ["d{limiter=\"a\",decision=\"would_refuse\",source=\"local\"} 2"]);
+        let name = "paceway_decisions_total";
+        assert_eq!(
+            seen,
+            [format!("{name}{{limiter=\"a\",decision=\"would_refuse\",source=\"local\"}} 2")]
+        );
         assert_eq!(text.lines().count(), 18);
     }
 
@@ -171,10 +174,11 @@ mod tests {
             own.count(StatusCode::from_u16(status).expect("a status"));
         }
         all.add(&own);
-        let mut text = String::new();
-        all.write(&mut text, "u", "upstream=\"a\"");
+        let metric = &UPSTREAM_REQUESTS;
+        let text = lines(metric, |scrape| all.give(scrape, metric, "upstream=\"a\""));
         let lines = ["100\"} 1", "200\"} 1", "204\"} 1", "599\"} 3"];
-        let lines = lines.map(|end| format!("u{{upstream=\"a\",status=\"{end}\n"));
+        let lines = lines
+            .map(|end| format!("paceway_upstream_requests_total{{upstream=\"a\",status=\"{end}\n"));
         assert_eq!(text, lines.concat());
     }
 }

@@ -1,7 +1,23 @@
-//! The handles of the metrics whose series have a name of the configuration as a label.
+//! The handles of the metrics that are recorded where something happens, together for each part of the gateway.
 
-use super::{families, labels::RetryResult, lines::label};
-use crate::upstream::AddressMetrics;
+use super::{
+    declared::{
+        AVAILABLE, BUILD_INFO, CAPACITY, CONFIG_RELOADS, CONNECTIONS, CONNECTIONS_REFUSED, LATE,
+        LIMITER, MAX_WAIT, PAUSED, PAUSES, PERIOD, RATE, RETRIES, ROUTE, SERVICE, SETTLED,
+        STORE_BLOCK_PERMITS, STORE_BREAKER, STORE_ERRORS, STORE_GATEWAYS, STORE_ROUND_TRIP,
+        STORE_SECONDS, STORE_TIMEOUT, STORE_UP, TUNNELS, UPSTREAM, UPSTREAM_ADDRESSES,
+        UPSTREAM_CHECKS, UPSTREAM_EJECTIONS, UPSTREAM_THROTTLED, WAITING,
+    },
+    labels::{Protocol, Refusal, RetryResult},
+};
+use crate::{
+    store::{
+        StoreError,
+        batch::StoreMetrics,
+        health::{HealthMetrics, PaceMetrics},
+    },
+    upstream::AddressMetrics,
+};
 use metrics::{Counter, Gauge};
 use std::time::Duration;
 
@@ -20,7 +36,7 @@ pub struct RouteMetrics {
 /// Handles for one limiter, and its label for the metrics that workers count.
 pub struct LimiterMetrics {
     /// The label as the text of `/metrics` contains it: `limiter="NAME"`.
-    pub(super) label: String,
+    pub(crate) label: String,
     /// Permits that could be taken now, set at each scrape. `None` for a limiter that has a state for each key.
     pub available: Option<Gauge>,
     /// The permits a second of its slowest rate. A limiter that learns its rate sets it itself; one without a rate has none.
@@ -51,11 +67,19 @@ pub struct SettledPermits {
 /// Handles for one upstream, and its label for the metrics that workers count.
 pub struct UpstreamMetrics {
     /// The label as the text of `/metrics` contains it: `upstream="NAME"`.
-    pub(super) label: String,
+    pub(crate) label: String,
     /// Responses by which the upstream throttles, as `throttle.when` describes them.
     pub throttled: Counter,
     /// Its refusals, by the result for the request: one counter for each [`RetryResult`].
     pub retries: [Counter; RetryResult::ALL.len()],
+}
+
+/// Handles for the connections of clients, shared by all workers.
+#[derive(Clone)]
+pub struct ConnectionMetrics {
+    /// Open connections, one gauge for each [`Protocol`].
+    open: [Gauge; Protocol::ALL.len()],
+    refused: [Counter; Refusal::ALL.len()],
 }
 
 // === impl RouteMetrics ===
@@ -64,15 +88,15 @@ impl RouteMetrics {
     /// Makes the handles for the route named `route`, or for requests without a route, which have no `max_wait`.
     pub fn new(route: &str, max_wait: Option<Duration>) -> Self {
         let max_wait = max_wait.map(|span| {
-            let gauge = families::MAX_WAIT.level(&[("route", route)]);
+            let gauge = MAX_WAIT.level(&[route]);
             gauge.set(span.as_secs_f64());
             gauge
         });
         Self {
             _max_wait: max_wait,
-            label: label("route", route),
-            waiting: families::WAITING.level(&[("route", route)]),
-            tunnels: families::TUNNELS.level(&[("route", route)]),
+            label: ROUTE.text(route),
+            waiting: WAITING.level(&[route]),
+            tunnels: TUNNELS.level(&[route]),
         }
     }
 
@@ -90,16 +114,16 @@ impl LimiterMetrics {
     pub fn new(limiter: &str, is_one: bool, has_rate: bool) -> Self {
         Self {
             rate: has_rate.then(|| limiter_rate(limiter)),
-            period: has_rate.then(|| families::PERIOD.level(&[("limiter", limiter)])),
-            capacity: families::CAPACITY.level(&[("limiter", limiter)]),
-            label: label("limiter", limiter),
-            available: is_one.then(|| families::AVAILABLE.level(&[("limiter", limiter)])),
-            late: families::LATE.count(&[("limiter", limiter)]),
-            paused: families::PAUSED.level(&[("limiter", limiter)]),
-            pauses: families::PAUSES.count(&[("limiter", limiter)]),
+            period: has_rate.then(|| PERIOD.level(&[limiter])),
+            capacity: CAPACITY.level(&[limiter]),
+            label: LIMITER.text(limiter),
+            available: is_one.then(|| AVAILABLE.level(&[limiter])),
+            late: LATE.count(&[limiter]),
+            paused: PAUSED.level(&[limiter]),
+            pauses: PAUSES.count(&[limiter]),
             settled: SettledPermits {
-                refunded: families::SETTLED.count(&[("limiter", limiter), ("direction", "refund")]),
-                owed: families::SETTLED.count(&[("limiter", limiter), ("direction", "debt")]),
+                refunded: SETTLED.count(&[limiter, "refund"]),
+                owed: SETTLED.count(&[limiter, "debt"]),
             },
         }
     }
@@ -111,57 +135,91 @@ impl UpstreamMetrics {
     /// Makes the handles for the upstream named `upstream`.
     pub fn new(upstream: &str) -> Self {
         Self {
-            label: label("upstream", upstream),
-            throttled: families::UPSTREAM_THROTTLED.count(&[("upstream", upstream)]),
-            retries: RetryResult::ALL.map(|result| {
-                families::RETRIES.count(&[("upstream", upstream), ("result", result.name())])
-            }),
+            label: UPSTREAM.text(upstream),
+            throttled: UPSTREAM_THROTTLED.count(&[upstream]),
+            retries: RetryResult::ALL.map(|result| RETRIES.count(&[upstream, result.name()])),
         }
     }
 }
 
-/// The number of ejections of addresses of the upstream named `upstream`.
-pub fn ejections(upstream: &str) -> u64 {
-    families::UPSTREAM_EJECTIONS.counted(&[("upstream", upstream)])
+// === impl ConnectionMetrics ===
+
+impl ConnectionMetrics {
+    /// Returns the gauge of open connections that speak `protocol`.
+    pub fn open(&self, protocol: Protocol) -> &Gauge {
+        &self.open[protocol as usize]
+    }
+
+    /// Counts a connection that the gateway ended, by its reason.
+    pub fn refuse(&self, reason: Refusal) {
+        self.refused[reason as usize].increment(1);
+    }
 }
 
-/// The number of responses by which the upstream named `upstream` throttled.
-pub fn throttled(upstream: &str) -> u64 {
-    families::UPSTREAM_THROTTLED.counted(&[("upstream", upstream)])
-}
-
-/// The number of pauses of the limiter named `limiter` that refusals have asked for.
-pub fn pauses(limiter: &str) -> u64 {
-    families::PAUSES.counted(&[("limiter", limiter)])
+impl Default for ConnectionMetrics {
+    fn default() -> Self {
+        Self {
+            open: Protocol::ALL.map(|protocol| CONNECTIONS.level(&[protocol.name()])),
+            refused: Refusal::ALL.map(|reason| CONNECTIONS_REFUSED.count(&[reason.name()])),
+        }
+    }
 }
 
 /// The labels of a route's requests that a service decided, as the text of `/metrics` contains them:
 /// `route="NAME",service="forward_auth"`.
 pub fn service_label(route: &str, service: &str) -> String {
-    format!("{},{}", label("route", route), label("service", service))
+    format!("{},{}", ROUTE.text(route), SERVICE.text(service))
 }
 
 /// Makes the handle for the learned rate of a limiter with `rate: auto`, in permits a second.
 pub fn limiter_rate(limiter: &str) -> Gauge {
-    families::RATE.level(&[("limiter", limiter)])
+    RATE.level(&[limiter])
 }
 
 /// Makes the handles for the addresses of the upstream named `upstream`: how many are used, and how many are ejected.
 pub fn addresses(upstream: &str) -> AddressMetrics {
-    let of =
-        |state| families::UPSTREAM_ADDRESSES.level(&[("upstream", upstream), ("state", state)]);
-    let checks =
-        |result| families::UPSTREAM_CHECKS.count(&[("upstream", upstream), ("result", result)]);
+    let of = |state| UPSTREAM_ADDRESSES.level(&[upstream, state]);
+    let checks = |result| UPSTREAM_CHECKS.count(&[upstream, result]);
     AddressMetrics {
         checks_passed: checks("passed"),
         checks_failed: checks("failed"),
         up: of("up"),
         ejected: of("ejected"),
-        ejections: families::UPSTREAM_EJECTIONS.count(&[("upstream", upstream)]),
+        ejections: UPSTREAM_EJECTIONS.count(&[upstream]),
     }
 }
 
-/// Makes the handle for the end of the certificate in `file`, in Unix time.
-pub fn certificate(file: &str) -> Gauge {
-    families::CERTIFICATES.level(&[("certificate", file)])
+/// Makes the handles for the calls of a store: their times, and their errors by kind.
+pub fn store() -> StoreMetrics {
+    StoreMetrics {
+        seconds: STORE_SECONDS.times(&[]),
+        errors: StoreError::KINDS.map(|kind| STORE_ERRORS.count(&[kind])),
+        blocks: ["used", "lapsed"].map(|fate| STORE_BLOCK_PERMITS.count(&[fate])),
+    }
+}
+
+/// Makes the handles for the health of a store: the breaker, the number of gateways, and whether the store answers.
+pub fn store_health() -> HealthMetrics {
+    HealthMetrics {
+        breaker: STORE_BREAKER.level(&[]),
+        gateways: STORE_GATEWAYS.level(&[]),
+        up: STORE_UP.level(&[]),
+    }
+}
+
+/// Makes the handles for the round trip of a store and for the time-out that results from it.
+pub fn store_pace() -> PaceMetrics {
+    PaceMetrics { round_trip: STORE_ROUND_TRIP.level(&[]), timeout: STORE_TIMEOUT.level(&[]) }
+}
+
+/// Returns the counter of reloads of the configuration: those that took effect, or those of an invalid file.
+pub fn config_reloads(is_ok: bool) -> Counter {
+    CONFIG_RELOADS.count(&[if is_ok { "ok" } else { "error" }])
+}
+
+/// Begins the series that a process has from its start: a series that begins with the first error cannot show an increase
+/// at it.
+pub fn begin() {
+    [true, false].into_iter().for_each(|is_ok| drop(config_reloads(is_ok)));
+    BUILD_INFO.level(&[env!("CARGO_PKG_VERSION")]).set(1.0);
 }

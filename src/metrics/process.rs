@@ -1,8 +1,11 @@
 //! The metrics of this process under the names that Prometheus's own clients use, read from `/proc` at each scrape. Systems
 //! without `/proc` have none.
 
-use super::lines::family;
-use std::{fmt::Write, fs};
+use super::{
+    Scrape,
+    declared::{CPU_SECONDS, RESIDENT_BYTES, STARTED, THREADS, VIRTUAL_BYTES},
+};
+use std::fs;
 
 /// Clock ticks of a second: Linux shows times to programs in hundredths on every architecture.
 const TICKS: f64 = 100.0;
@@ -18,26 +21,21 @@ struct ProcessUsage {
     started: f64,
 }
 
-/// Appends the metrics of this process.
-pub fn process(text: &mut String) {
-    let read = |file| fs::read_to_string(file).ok();
-    let files = (read("/proc/self/stat"), read("/proc/self/status"), read("/proc/stat"));
-    let (Some(stat), Some(status), Some(system)) = files else { return };
-    let Some(usage) = ProcessUsage::parse(&stat, &status, &system) else { return };
-    let ProcessUsage { cpu_seconds, resident_bytes, virtual_bytes, threads, started } = usage;
-    let mut line = |name, kind, help, value: f64| {
-        family(text, name, kind, help);
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "{name} {value}");
-    };
-    let help = "CPU time of the process, of users and of the system.";
-    line("process_cpu_seconds_total", "counter", help, cpu_seconds);
-    let help = "Memory of the process that is in RAM.";
-    line("process_resident_memory_bytes", "gauge", help, resident_bytes as f64);
-    let help = "Addresses that the process has reserved.";
-    line("process_virtual_memory_bytes", "gauge", help, virtual_bytes as f64);
-    line("process_threads", "gauge", "Threads of the process.", threads as f64);
-    line("process_start_time_seconds", "gauge", "When the process began, in Unix time.", started);
+// === impl Scrape ===
+
+impl Scrape {
+    /// Adds the metrics of this process.
+    pub fn process(&mut self) {
+        let read = |file| fs::read_to_string(file).ok();
+        let files = (read("/proc/self/stat"), read("/proc/self/status"), read("/proc/stat"));
+        let (Some(stat), Some(status), Some(system)) = files else { return };
+        let Some(usage) = ProcessUsage::parse(&stat, &status, &system) else { return };
+        self.value(&CPU_SECONDS, "", &[], usage.cpu_seconds);
+        self.value(&RESIDENT_BYTES, "", &[], usage.resident_bytes);
+        self.value(&VIRTUAL_BYTES, "", &[], usage.virtual_bytes);
+        self.value(&THREADS, "", &[], usage.threads);
+        self.value(&STARTED, "", &[], usage.started);
+    }
 }
 
 // === impl ProcessUsage ===

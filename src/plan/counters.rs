@@ -5,7 +5,10 @@ use super::Plan;
 use crate::{
     algorithm::fair::Priority,
     config::{PRIORITIES, PriorityRule},
-    metrics::{Decisions, LimiterCounts, Outcome, Outcomes, ShownWaits, Statuses, TimeHistogram},
+    metrics::{
+        DECISIONS, Decisions, GRANTED, LIMITER_WAIT, Outcome, Outcomes, REQUESTS, Scrape, Statuses,
+        TimeHistogram, UPSTREAM_REQUESTS, UPSTREAM_SECONDS, WAIT,
+    },
     store::Checks,
 };
 use std::{
@@ -175,12 +178,14 @@ impl RouteCounts {
         all
     }
 
-    /// The counts as `/metrics` shows them: the waits of each priority that a request of the route can have, or has had.
-    pub(super) fn into_shown(self, rule: &PriorityRule) -> (Outcomes, ShownWaits) {
-        let can_be = |priority| rule.fixed().is_none_or(|fixed| fixed == priority);
-        let waits = self.waits.into_iter().zip(PRIORITIES);
-        let shown = waits.filter(|(waits, (_, own))| can_be(*own) || !waits.is_empty());
-        (self.requests, shown.map(|(waits, (name, _))| (name, waits)).collect())
+    /// Gives the counts of a route with these labels: the waits of each priority that a request of it can have, or has had.
+    pub(super) fn give(&self, scrape: &mut Scrape, labels: &str, rule: &PriorityRule) {
+        self.requests.give(scrape, &REQUESTS, labels);
+        for (waits, (name, priority)) in self.waits.iter().zip(PRIORITIES) {
+            if rule.fixed().is_none_or(|fixed| fixed == priority) || !waits.is_empty() {
+                scrape.waits(&WAIT, labels, &[name], waits);
+            }
+        }
     }
 }
 
@@ -193,10 +198,11 @@ impl LimiterCounters {
         self.wait.add(&other.wait);
     }
 
-    /// The counts as `/metrics` shows them.
-    pub(super) fn into_counts(self) -> LimiterCounts {
-        let Self { decisions, permits, wait } = self;
-        LimiterCounts { decisions, permits: permits.into_inner(), wait }
+    /// Gives the counts of a limiter with this label.
+    pub(super) fn give(&self, scrape: &mut Scrape, label: &str) {
+        self.decisions.give(scrape, &DECISIONS, label);
+        scrape.value(&GRANTED, label, &[], self.permits.load(Relaxed));
+        scrape.waits(&LIMITER_WAIT, label, &[], &self.wait);
     }
 }
 
@@ -206,6 +212,12 @@ impl UpstreamCounters {
     pub(super) fn add(&self, other: &Self) {
         self.statuses.add(&other.statuses);
         self.seconds.add(&other.seconds);
+    }
+
+    /// Gives the counts of an upstream with this label.
+    pub(super) fn give(&self, scrape: &mut Scrape, label: &str) {
+        self.statuses.give(scrape, &UPSTREAM_REQUESTS, label);
+        scrape.times(&UPSTREAM_SECONDS, label, &self.seconds);
     }
 }
 
@@ -273,17 +285,17 @@ mod tests {
         }
         let all = RouteCounts::default();
         counters.add_to(&all, 0);
-        let names = |rule| all.clone_shown(rule);
+        let names = |rule: PriorityRule| {
+            let mut scrape = Scrape::new(Duration::ZERO);
+            all.give(&mut scrape, "route=\"a\"", &rule);
+            let lines = scrape.lines(&WAIT).lines();
+            let counts = lines.filter_map(|line| {
+                line.strip_prefix("paceway_wait_seconds_count{route=\"a\",priority=\"")
+            });
+            counts.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())).collect::<Vec<_>>()
+        };
         assert_eq!(names(PriorityRule::Rfc9218), ["high", "normal", "low"]);
         assert_eq!(names(PriorityRule::High), ["high", "low"]);
         assert_eq!(names(PriorityRule::Normal), ["high", "normal", "low"]);
-    }
-
-    impl RouteCounts {
-        fn clone_shown(&self, rule: PriorityRule) -> Vec<&'static str> {
-            let copy = Self::default();
-            copy.add(self);
-            copy.into_shown(&rule).1.into_iter().map(|(name, _)| name).collect()
-        }
     }
 }

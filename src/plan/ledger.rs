@@ -12,9 +12,10 @@ use super::{
 };
 use crate::{
     config::PriorityRule,
-    metrics::{self, TimeHistogram, WorkerCounts},
+    metrics::{
+        DECISIONS, GRANTED, LIMITER_WAIT, OVERHEAD, Scrape, TimeHistogram, UPSTREAM_REQUESTS,
+    },
 };
-use metrics_exporter_prometheus::PrometheusHandle;
 use parking_lot::Mutex;
 use std::{collections::HashMap, mem, sync::Arc};
 
@@ -72,46 +73,40 @@ impl CountLedger {
         (routes.collect(), upstreams.collect())
     }
 
-    /// Writes all metrics as text: those of `exporter`, and the sums over the workers and plans for the names that `current`
-    /// has.
-    pub fn measured(&self, current: &Plan, exporter: &PrometheusHandle) -> String {
+    /// Begins a scrape with the sums over the workers and plans, for the names that `current` has.
+    pub fn scrape(&self, current: &Plan) -> Scrape {
         let mut replaced = self.0.lock();
         replaced.sweep(current);
         let in_use = replaced.by_name();
         let ReplacedPlans { in_use: plans, ended } = &*replaced;
-        let routes = current.routes.iter().enumerate().map(|(i, metrics)| {
+        let waits =
+            current.config.routes.iter().map(|route| route.max_wait.max(route.max_wait_cap));
+        let mut scrape = Scrape::new(waits.max().unwrap_or_default());
+        // The text has their help also for a gateway without limiters, and before the first answer.
+        for metric in [&DECISIONS, &GRANTED, &LIMITER_WAIT, &UPSTREAM_REQUESTS] {
+            scrape.lines(metric);
+        }
+        for (i, metrics) in current.routes.iter().enumerate() {
             let all = ended.route(&in_use, current, i);
-            (metrics.label(), all.into_shown(&current.config.routes[i].priority))
-        });
-        let limiters = current.limiters.iter().enumerate().map(|(i, plan)| {
-            let all = current.limiter_counts(i);
-            let name = &plan.limiter.name;
-            ended.limiters.get(name).into_iter().for_each(|ended| all.add(ended));
-            for (plan, i) in in_use.iter().filter_map(|names| names.limiter(name)) {
-                all.add(&plan.limiter_counts(i));
-            }
-            (&plan.metrics, all.into_counts())
-        });
-        let upstreams = current.upstreams.iter().enumerate().map(|(i, metrics)| {
-            let all = ended.upstream(&in_use, current, i);
-            (metrics, all.statuses, all.seconds)
-        });
+            all.give(&mut scrape, metrics.label(), &current.config.routes[i].priority);
+        }
+        for (i, plan) in current.limiters.iter().enumerate() {
+            let all = ended.limiter(&in_use, current, i);
+            all.give(&mut scrape, &plan.metrics.label);
+        }
+        for (i, metrics) in current.upstreams.iter().enumerate() {
+            ended.upstream(&in_use, current, i).give(&mut scrape, &metrics.label);
+        }
         let (no_route, overhead) = (RouteCounts::default(), TimeHistogram::default());
         no_route.add(&ended.no_route);
         overhead.add(&ended.overhead);
         for plan in plans.iter().map(|plan| &**plan).chain([current]) {
             plan.add_unrouted(&no_route, &overhead);
         }
-        let no_route = no_route.into_shown(&PriorityRule::Normal);
-        let routes = routes.chain([(current.no_route.label(), no_route)]);
-        let routes = routes.chain(ended.services.measured(current, &in_use));
-        let waits =
-            current.config.routes.iter().map(|route| route.max_wait.max(route.max_wait_cap));
-        let longest_wait = waits.max().unwrap_or_default();
-        metrics::text(
-            exporter,
-            WorkerCounts { routes, limiters, upstreams, overhead, longest_wait },
-        )
+        no_route.give(&mut scrape, current.no_route.label(), &PriorityRule::Normal);
+        scrape.times(&OVERHEAD, "", &overhead);
+        ended.services.give(&mut scrape, current, &in_use);
+        scrape
     }
 }
 
@@ -144,6 +139,17 @@ impl EndedCounts {
         self.routes.get(name).into_iter().for_each(|ended| all.add(ended));
         for (plan, i) in in_use.iter().filter_map(|names| names.route(name)) {
             all.add(&plan.route_counts(i));
+        }
+        all
+    }
+
+    /// The counts of the limiter with index `i` of `current`, over all plans.
+    fn limiter(&self, in_use: &[Previous<'_>], current: &Plan, i: usize) -> LimiterCounters {
+        let all = current.limiter_counts(i);
+        let name = &current.config.limiters[i].name;
+        self.limiters.get(name).into_iter().for_each(|ended| all.add(ended));
+        for (plan, i) in in_use.iter().filter_map(|names| names.limiter(name)) {
+            all.add(&plan.limiter_counts(i));
         }
         all
     }
@@ -194,8 +200,7 @@ mod tests {
     }
 
     fn passed(ledger: &CountLedger, plan: &Plan, route: &str) -> Option<String> {
-        let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
-        let text = ledger.measured(plan, &recorder.handle());
+        let text = ledger.scrape(plan).into_text();
         let start = format!("paceway_requests_total{{route=\"{route}\",outcome=\"passed\"}} ");
         text.lines().find_map(|line| line.strip_prefix(&start).map(str::to_owned))
     }

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     algorithm::fair::Priority,
     config::{Config, PriorityRule, Service},
-    metrics::{Outcomes, ShownWaits, service_label},
+    metrics::{Scrape, service_label},
 };
 use std::collections::HashMap;
 
@@ -73,32 +73,26 @@ impl EndedServiceCounts {
         self.0.retain(|(_, name), _| name.is_empty() || current.route(name).is_some());
     }
 
-    /// The counts of `current`, of these plans and of those that are in use, each with its labels.
-    pub(super) fn measured<'a>(
-        &self,
-        current: &'a Plan,
-        in_use: &[Previous<'_>],
-    ) -> Vec<(&'a str, (Outcomes, ShownWaits))> {
-        let of = |own: &'a ServiceCounts, (i, name): (usize, &str)| {
-            let all = own.route(i);
-            let ended = self.0.get(&(own.service, name.to_owned()));
-            ended.into_iter().for_each(|ended| all.add(ended));
-            for names in in_use {
-                let i = match name {
-                    "" => names.plan.map(|plan| plan.config.routes.len()),
-                    name => names.route(name).map(|(_, i)| i),
-                };
-                let counts = names.plan.and_then(|plan| ServiceCounts::of(plan, own.service));
-                i.zip(counts).into_iter().for_each(|(i, counts)| all.add(&counts.route(i)));
+    /// Gives the counts of `current`, of these plans and of those that are in use.
+    pub(super) fn give(&self, scrape: &mut Scrape, current: &Plan, in_use: &[Previous<'_>]) {
+        for own in &current.services {
+            for (i, name) in names(current).enumerate() {
+                let all = own.route(i);
+                let ended = self.0.get(&(own.service, name.to_owned()));
+                ended.into_iter().for_each(|ended| all.add(ended));
+                for names in in_use {
+                    let i = match name {
+                        "" => names.plan.map(|plan| plan.config.routes.len()),
+                        name => names.route(name).map(|(_, i)| i),
+                    };
+                    let counts = names.plan.and_then(|plan| ServiceCounts::of(plan, own.service));
+                    i.zip(counts).into_iter().for_each(|(i, counts)| all.add(&counts.route(i)));
+                }
+                let route = current.config.routes.get(i);
+                let rule = route.map_or(&PriorityRule::Normal, |route| &route.priority);
+                all.give(scrape, &own.labels[i], rule);
             }
-            let route = current.config.routes.get(i);
-            let rule = route.map_or(&PriorityRule::Normal, |route| &route.priority);
-            (&*own.labels[i], all.into_shown(rule))
-        };
-        let services = current.services.iter();
-        services
-            .flat_map(|own| names(current).enumerate().map(move |route| of(own, route)))
-            .collect()
+        }
     }
 }
 
@@ -132,11 +126,10 @@ mod tests {
         first.services[0].workers[0].no_route.requests.count(Outcome::NoRoute);
         second.services[0].workers[0].routes[0].requests.count(Outcome::Refused);
         let ledger = CountLedger::default();
-        let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
         let running = first.clone();
         ledger.retire(first);
         for _ in 0..2 {
-            let text = ledger.measured(&second, &recorder.handle());
+            let text = ledger.scrape(&second).into_text();
             for (labels, count) in [
                 ("route=\"/b\",outcome=\"passed\"", 1),
                 ("route=\"/b\",service=\"forward_auth\",outcome=\"passed\"", 1),
@@ -152,7 +145,7 @@ mod tests {
             }
         }
         drop(running);
-        let text = ledger.measured(&second, &recorder.handle());
+        let text = ledger.scrape(&second).into_text();
         assert_eq!(ledger.plans_in_use(), 0);
         let kept = "{route=\"/b\",service=\"forward_auth\",outcome=\"passed\"} 1\n";
         assert!(text.contains(kept) && !text.contains("route=\"/a\""), "{text}");

@@ -36,7 +36,7 @@ impl StoreSource {
         let metrics = RedisMetrics {
             health: metrics::store_health(),
             pace: metrics::store_pace(),
-            losses: metrics::store_losses(),
+            losses: metrics::STORE_LOSSES.count(&[]),
         };
         let settings = RedisSettings::of(url.clone(), prefix, *timeout, *gateways);
         let settings = settings.named(listen.and_then(name));
@@ -94,7 +94,7 @@ fn name(listen: SocketAddr) -> Option<String> {
 
 /// Gives a worker an `Arc` of its own, because each request changes its reference count.
 fn for_one_side(store: &MemoryStore) -> Arc<dyn StoreAdmin> {
-    metrics::store_up().set(1.0);
+    metrics::STORE_UP.level(&[]).set(1.0);
     Arc::new(store.clone())
 }
 

@@ -158,7 +158,7 @@ impl BatchSender {
             Err(_) => Err(OTelSdkError::Timeout(EXPORT)),
         };
         let result = if sent.is_ok() { "exported" } else { "failed" };
-        metrics::spans(result).increment(count);
+        metrics::SPANS.count(&[result]).increment(count);
         if let Err(error) = &sent
             && let Some(Permit { suppressed }) = LINES.permit()
         {
