@@ -23,6 +23,7 @@ use std::{
     io::{self, BufRead, BufReader, Write},
     path::Path,
 };
+use tokio::runtime::Builder;
 
 pub(super) fn replay(file: &Path, log: &Path, json: bool) -> Result<(), CommandError> {
     if config_file::is_stdin(file) && config_file::is_stdin(log) {
@@ -39,22 +40,27 @@ pub(super) fn replay(file: &Path, log: &Path, json: bool) -> Result<(), CommandE
         }
     };
     let mut reader = LogReader::new(reader);
-    let mut simulation = Simulation::new(config.clone());
     let mut span: Option<(Micros, Micros)> = None;
-    while let Some(request) =
-        reader.next().with_context(|| format!("cannot read {}", log.display()))?
-    {
-        span = Some((span.map_or(request.at, |(first, _)| first), request.at));
-        simulation.decide(request);
-    }
-    simulation.finish();
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
+    let runtime = runtime.context("cannot start a runtime")?;
+    let simulation = runtime.block_on(async {
+        let mut simulation = Simulation::new(config.clone());
+        while let Some(request) =
+            reader.next().with_context(|| format!("cannot read {}", log.display()))?
+        {
+            span = Some((span.map_or(request.at, |(first, _)| first), request.at));
+            simulation.decide(request).await;
+        }
+        simulation.finish().await;
+        anyhow::Ok(simulation)
+    })?;
     let lines = &reader.lines;
     let notes = notes(&config, lines);
     let time = |at| Timestamp::from_microsecond(at).map(|at| format!("{at:.3}")).ok();
     let (from, to) = (span.and_then(|(at, _)| time(at)), span.and_then(|(_, at)| time(at)));
     let decided = lines.json + lines.combined;
     if json {
-        let (routes, limiters) = simulation.tally.json();
+        let (routes, limiters) = simulation.tally().json();
         let reasons = lines.reasons.iter();
         let reasons = reasons.map(|(line, reason)| json!({ "line": line, "reason": reason }));
         print_json(&json!({
@@ -75,7 +81,7 @@ pub(super) fn replay(file: &Path, log: &Path, json: bool) -> Result<(), CommandE
     } else {
         complain(log, lines, &notes);
         if let (Some(from), Some(to)) = (from, to) {
-            let text = simulation.tally.text();
+            let text = simulation.tally().text();
             print(&format!("{decided} requests from {from} to {to}\n\n{}", text.trim_end()))?;
         }
     }
