@@ -215,7 +215,7 @@ fn leaky_bucket() -> BoxedStrategy<Limiter> {
 }
 
 fn warm_up() -> BoxedStrategy<Limiter> {
-    let any = (3..30i64, 100..2_000i64, 1..4_000i64, 1.001..9.0f64);
+    let any = (3..40i64, 40..2_000i64, 1..6_000i64, 1.001..20.0f64);
     let rule = |(count, period, window, factor)| Limiter::warm_up(count, period, window, factor);
     any.prop_map(rule).boxed()
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 proptest! {
-    #![proptest_config(cases(1_536))]
+    #![proptest_config(cases(2_560))]
 
     /// Laws 1 and 6: also with permits that come back late, and with those that another limiter delays.
     #[test]
@@ -28,6 +28,9 @@ proptest! {
                 let given = limiter.refund(now, grant, cost);
                 prop_assert!(given || !waits);
             }
+            if let Open::WarmUp(open) = limiter.open(now) {
+                prop_assert!(open.is_sound(), "{:?}", open);
+            }
         }
         let grants: Vec<_> = grants.into_iter().map(|(at, cost, _)| (at, cost)).collect();
         prop_assert!(limiter.law.holds(&grants), "{:?}", grants);
@@ -50,10 +53,16 @@ proptest! {
             at
         });
         let (at, grant) = waiting[leaves % waiting.len()];
+        let before = limiter.open(T0);
         prop_assert!(limiter.refund(T0, grant, 1));
         // The permits of a window have no names.
         prop_assert!(limiter.rule.facts().window() > 0 || !limiter.refund(T0, grant, 1), "twice");
         prop_assert_eq!(limiter.ask(T0, 1, MAX_BUDGET).map(|(at, _)| at), Ok(at));
+        if let (Open::WarmUp(open), Open::WarmUp(before)) = (limiter.open(T0), before) {
+            prop_assert!(open.colder_by(&before).is_some_and(|ticks| ticks <= 2), "{:?} {:?}", open, before);
+            let last = waiting.iter().map(|(at, _)| *at).max();
+            prop_assert!(limiter.clone().ask(T0, 1, MAX_BUDGET).map(|(at, _)| at) > last.ok_or(0));
+        }
         let rounded = i64::from(matches!(limiter.rule, Algorithm::WarmUp(_)));
         match (limiter.ask(T0, 1, MAX_BUDGET), next) {
             (Ok((after, _)), Ok(next)) => prop_assert!((after - next).abs() <= rounded),

@@ -245,9 +245,17 @@ proptest! {
             let _ = limiter.ask(now, cost, budget);
         }
         if let Some((_, ttl)) = limiter.open(now).close() {
-            let (kept, gone) = (limiter.open(now + ttl + late), limiter.rule.open(None, now + ttl + late));
-            prop_assert_eq!(kept.earliest(0, cost), gone.earliest(0, cost));
+            let (mut kept, mut gone) =
+                (limiter.open(now + ttl + late), limiter.rule.open(None, now + ttl + late));
+            let start = kept.earliest(0, cost);
+            prop_assert_eq!(start, gone.earliest(0, cost));
             prop_assert_eq!(kept.level(), gone.level());
+            kept.take(start.1, cost);
+            gone.take(start.1, cost);
+            prop_assert_eq!(kept.earliest(0, cost), gone.earliest(0, cost));
+            if let (Open::WarmUp(kept), Open::WarmUp(gone)) = (kept, gone) {
+                prop_assert_eq!(kept.colder_by(&gone), Some(0));
+            }
             prop_assert!(limiter.open(now + ttl - 1).close().is_some());
         }
     }

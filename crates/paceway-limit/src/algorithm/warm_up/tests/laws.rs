@@ -1,24 +1,20 @@
-//! The laws of `docs/limiting.md` on random sequences.
+//! A warm-up compared with Guava's, and what the laws of all algorithms look at in a warm-up.
 
 use super::*;
 use crate::algorithm::tests::{Step, cases, steps};
 
-/// Permits of 1 to 300 µs, and up to a few hundred of them in a warm-up.
-fn odd() -> impl Strategy<Value = WarmUp> {
-    (3..40i64, 40..900i64, 1..6_000i64, 1.001..20.0f64)
-        .prop_map(|(count, period, warm_up, factor)| rule(count, period, warm_up, factor))
-}
+impl Open {
+    /// Whether each coldness is within the warm-up.
+    pub(in crate::algorithm) fn is_sound(&self) -> bool {
+        let mut colds = self.holes.iter().map(|hole| hole.cold).chain([self.cold]);
+        colds.all(|cold| (0..=self.rule.window).contains(&cold))
+    }
 
-/// After a grant, the stable time of its permits is free of other grants, except for less than a µs in all.
-fn obeys(rule: WarmUp, grants: &mut [(Micros, i64)]) -> bool {
-    grants.sort_unstable();
-    (0..grants.len()).all(|first| {
-        let mut permits = 0;
-        grants[first..].windows(2).all(|pair| {
-            permits += pair[0].1;
-            permits * rule.pace.per < (pair[1].0 - grants[first].0 + 1) * rule.pace.den
-        })
-    })
+    /// How much two states differ in their coldness, ticks; none if they differ in their instants.
+    pub(in crate::algorithm) fn colder_by(&self, other: &Self) -> Option<i64> {
+        let is_alike = self.tail == other.tail && self.holes == other.holes;
+        is_alike.then_some((self.cold - other.cold).abs())
+    }
 }
 
 proptest! {
@@ -94,74 +90,6 @@ proptest! {
                 Err(retry_after) => now + budget + retry_after,
             };
             prop_assert!((at as f64 - expected).abs() <= 6_000.0, "{} {}", at, expected);
-        }
-    }
-
-    #[test]
-    fn refunds_never_let_the_rule_be_exceeded(
-        rule in odd(),
-        steps in steps(900),
-        waits in prop::bool::ANY,
-        later in prop::collection::vec(prop_oneof![Just(0), 0..3000i64], 60),
-    ) {
-        let mut limiter = Limiter::new(rule);
-        let (mut grants, mut now) = (Vec::new(), T0);
-        for (Step { after, cost, budget, gives_back, .. }, from) in steps.into_iter().zip(later) {
-            now += after;
-            if from > 0 {
-                let (at, grant) = limiter.take_from(now, from, cost);
-                prop_assert!(at >= now + from);
-                grants.push((at, cost, grant));
-            } else if let Ok((at, grant)) = limiter.ask(now, cost, budget) {
-                grants.push((at, cost, grant));
-            }
-            let leaves: Vec<_> = (0..grants.len()).filter(|i| !waits || grants[*i].0 > now).collect();
-            if let Some(i) = gives_back.and_then(|i| leaves.get(i)) {
-                let (_, cost, grant) = grants.remove(*i);
-                let given = limiter.refund(now, grant, cost);
-                prop_assert!(given || !waits);
-            }
-            let open = limiter.open(now);
-            prop_assert!((0..=rule.window).contains(&open.cold));
-            prop_assert!(open.holes.iter().all(|hole| (0..=rule.window).contains(&hole.cold)));
-        }
-        let mut grants: Vec<_> = grants.into_iter().map(|(at, cost, _)| (at, cost)).collect();
-        prop_assert!(obeys(rule, &mut grants), "{:?}", grants);
-    }
-
-    #[test]
-    fn a_refunded_slot_goes_to_the_next_request(rule in odd(), waiters in 2..20usize, leaves in 0..20usize) {
-        let mut limiter = Limiter::new(rule);
-        let grants: Vec<_> =
-            (0..=waiters).map(|_| limiter.ask(T0, 1, MAX_BUDGET).expect("granted")).collect();
-        let (at, grant) = grants[1 + leaves % waiters];
-        let before = limiter.open(T0);
-        prop_assert!(limiter.refund(T0, grant, 1));
-        prop_assert!(!limiter.refund(T0, grant, 1), "twice");
-        prop_assert_eq!(limiter.ask(T0, 1, MAX_BUDGET).expect("granted").0, at);
-        let open = limiter.open(T0);
-        prop_assert_eq!((open.tail, &open.holes), (before.tail, &before.holes));
-        prop_assert!((open.cold - before.cold).abs() <= 2, "{} {}", open.cold, before.cold);
-        prop_assert!(limiter.ask(T0, 1, MAX_BUDGET).expect("granted").0 > grants[waiters].0);
-    }
-
-    #[test]
-    fn an_expired_state_equals_a_cold_limiter(rule in odd(), steps in steps(900), late in 0..1000i64, cost in 1..4i64) {
-        let (mut limiter, mut now) = (Limiter::new(rule), T0);
-        for Step { after, cost, budget, .. } in steps {
-            now += after;
-            let _ = limiter.ask(now, cost, budget);
-        }
-        if let Some((_, ttl)) = limiter.open(now).close() {
-            let then = now + ttl + late;
-            let (mut kept, mut gone) = (limiter.open(then), Open::new(None, then, rule));
-            let start = kept.earliest(0, cost);
-            prop_assert_eq!(start, gone.earliest(0, cost));
-            prop_assert_eq!(kept.level(), gone.level());
-            kept.take(start.1, cost);
-            gone.take(start.1, cost);
-            prop_assert_eq!((kept.tail, kept.cold), (gone.tail, gone.cold));
-            prop_assert!(limiter.open(now + ttl - 1).close().is_some());
         }
     }
 }
