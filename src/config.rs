@@ -24,6 +24,7 @@ mod settings;
 mod throttle;
 mod traces;
 mod unit;
+mod value;
 mod warnings;
 mod yaml;
 

@@ -12,8 +12,6 @@ use std::collections::BTreeMap;
 /// The names of the priorities, the highest first.
 pub const PRIORITIES: [(&str, Priority); 3] =
     [("high", Priority::High), ("normal", Priority::Normal), ("low", Priority::Low)];
-/// The most weights of one limiter.
-pub(super) const MAX_WEIGHTS: usize = 1_024;
 
 const PRIORITY: HeaderName = HeaderName::from_static("priority");
 /// The longest `Priority` field that is read. A browser sends `u=1, i`.

@@ -41,31 +41,3 @@ pub struct ServerTls {
     /// A file of authorities. If set, clients must show a certificate of one of them.
     pub client_ca: Option<PathBuf>,
 }
-
-// === impl ClientLimits ===
-
-impl Default for ClientLimits {
-    fn default() -> Self {
-        Self {
-            header_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(75),
-            body_timeout: Duration::from_secs(30),
-            max_connections: None,
-            max_connections_per_address: None,
-        }
-    }
-}
-
-// === impl Limits ===
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            header_bytes: 32 << 10,
-            headers: 100,
-            body: None,
-            uri: 8 << 10,
-            retry_bodies: 64 << 20,
-        }
-    }
-}

@@ -23,23 +23,16 @@ mod upstreams;
 use super::{
     document::Document,
     foreign,
-    keys::{Choice, ROOT, STORE},
-    limiter::FailurePolicy,
+    keys::ROOT,
     lookalikes,
     mistake::{ConfigError, Mistake},
-    reader::{ConfigReader, ConfigSection, Field, MAX_TIMEOUT, positive, span},
+    reader::{ConfigReader, ConfigSection, Field},
     services::{Service, Services},
     settings::{Config, Route, StoreConfig},
     yaml::{self, Outside, YamlValue},
 };
-use crate::store::{OnLoss, redis::RedisUrl};
-use std::{
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
-    num::NonZeroUsize,
-    sync::Arc,
-    thread,
-    time::Duration,
-};
+use crate::store::redis::RedisUrl;
+use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, thread};
 
 /// Reads the text of a configuration.
 ///
@@ -84,19 +77,8 @@ pub(super) fn check(document: Document) -> Result<Config, ConfigError> {
 
 fn check_all(document: Document, mistakes: Vec<Mistake>) -> Result<Config, ConfigError> {
     let directory = document.directory.clone();
-    let (clear_secrets, flaws, unheld) = (Vec::new(), Vec::new(), Vec::new());
     let is_offline = document.is_offline;
-    let (has_others, missing) = (false, Vec::new());
-    let mut reader = ConfigReader {
-        mistakes,
-        directory,
-        is_offline,
-        clear_secrets,
-        flaws,
-        unheld,
-        has_others,
-        missing,
-    };
+    let mut reader = ConfigReader { mistakes, directory, is_offline, ..ConfigReader::default() };
     match reader.config(&document) {
         Some(config) if reader.mistakes.is_empty() => Ok(config),
         _ => Err(ConfigError::new(&document.file, reader.mistakes)),
@@ -108,13 +90,11 @@ impl ConfigReader {
         let root = Field { path: String::new(), node: &document.root };
         let mut root = self.section(&root, &ROOT)?;
         self.find_misplaced_quotas(&mut root);
-        let listen = self.get(&root, "listen", (Ipv4Addr::LOCALHOST, 8080).into(), address);
+        let listen = self.read_or_default(&root, "listen");
         let admin = self.admin(&root);
         self.find_shared_address(&root, listen, admin.listen);
         let services = self.services(&root, [("listen", listen), ("admin", admin.listen)]);
-        let cores = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        let on_or_off = [("on", true), ("off", false)];
-        let drain_timeout = Duration::from_secs(30);
+        let workers = self.read(&root, "workers").and_then(NonZeroUsize::new);
         let store = self.store(&root);
         let limits_from = self.limits_from(&root);
         self.has_others = root.get("limits_from").is_some();
@@ -131,18 +111,16 @@ impl ConfigReader {
             admin,
             services,
             descriptors,
-            workers: self.get(&root, "workers", cores, workers),
+            workers: workers
+                .or_else(|| thread::available_parallelism().ok())
+                .unwrap_or(NonZeroUsize::MIN),
             access_log,
             logs_user_agent,
             log: self.log(&root),
             tracing: self.tracing(&root),
-            drain_timeout: self.get(&root, "drain_timeout", drain_timeout, |text| {
-                span(text, Duration::ZERO, MAX_TIMEOUT)
-            }),
-            watch: self.one_of(&root, "watch", &on_or_off).unwrap_or(true),
-            shutdown_delay: self.get(&root, "shutdown_delay", Duration::ZERO, |text| {
-                span(text, Duration::ZERO, MAX_TIMEOUT)
-            }),
+            drain_timeout: self.read_or_default(&root, "drain_timeout"),
+            watch: self.read_or_default(&root, "watch"),
+            shutdown_delay: self.read_or_default(&root, "shutdown_delay"),
             tls: self.server_tls(&root),
             trusted_proxies: self.networks(&root),
             proxy_protocol: self.proxy_protocol(&root),
@@ -155,7 +133,7 @@ impl ConfigReader {
             redact: self.redact(&root),
             resolver: self.resolver(&root),
             store,
-            limiting: self.one_of(&root, "limiting", &on_or_off).unwrap_or(true),
+            limiting: self.read_or_default(&root, "limiting"),
             upstreams,
             limiters,
             limits_from,
@@ -208,55 +186,36 @@ impl ConfigReader {
         if let YamlValue::Scalar(scalar) = &field.node.value {
             return match scalar.text.as_str() {
                 "memory" => StoreConfig::Memory,
-                _ => self.redis(&field, None),
+                _ => self.redis(&field, &root.empty_at("store")),
             };
         }
-        let Some(section) = self.section(&field, &STORE) else { return StoreConfig::Memory };
+        let Some(section) = self.section_at(root, "store") else { return StoreConfig::Memory };
         let Some(url) = section.get("url") else {
             self.note(section.place, "store.url", "is missing; or write `store: memory`");
             return StoreConfig::Memory;
         };
-        self.redis(&url, Some(&section))
-    }
-
-    /// Reads `on_failure` of the store or of a limiter.
-    fn on_failure(&mut self, section: &ConfigSection<'_>) -> Option<FailurePolicy> {
-        self.one_of(section, "on_failure", FailurePolicy::CHOICES)
-    }
-
-    /// Reads `on_loss` of the store or of a limiter.
-    fn on_loss(&mut self, section: &ConfigSection<'_>) -> Option<OnLoss> {
-        self.one_of(section, "on_loss", OnLoss::CHOICES)
+        self.redis(&url, &section)
     }
 
     /// Reads a Redis store. Its URL may hold a password, so no message quotes it.
-    fn redis(&mut self, url: &Field<'_>, section: Option<&ConfigSection<'_>>) -> StoreConfig {
-        let (mut prefix, mut timeout) = ("paceway".to_owned(), Duration::from_millis(50));
-        let (mut gateways, mut on_failure) = (1, FailurePolicy::Share);
-        let (mut on_loss, mut uses_functions) = (OnLoss::Close, true);
-        if let Some(section) = section {
-            prefix = self.get(section, "prefix", prefix, key_prefix);
-            timeout = self.get(section, "timeout", timeout, |text| {
-                span(text, Duration::from_millis(1), Duration::from_secs(60))
-            });
-            gateways = self.get(section, "gateways", gateways, gateway_count);
-            on_failure = self.on_failure(section).unwrap_or(on_failure);
-            on_loss = self.on_loss(section).unwrap_or(on_loss);
-            let functions = self.one_of(section, "functions", &[("auto", true), ("off", false)]);
-            uses_functions = functions.unwrap_or(uses_functions);
-        }
+    fn redis(&mut self, url: &Field<'_>, section: &ConfigSection<'_>) -> StoreConfig {
+        let prefix = self.read_by_or_default(section, "prefix", key_prefix);
+        let timeout = self.read_or_default(section, "timeout");
+        let gateways = self.read_or_default(section, "gateways");
+        let on_failure = self.read_or_default(section, "on_failure");
+        let on_loss = self.read_or_default(section, "on_loss");
+        let functions: &str = self.read_or_default(section, "functions");
         let Some(scalar) = url.scalar() else {
             self.note_at(url, "must be a single value");
             return StoreConfig::Memory;
         };
-        let tls = section.and_then(|section| section.get("tls"));
         match scalar.read(RedisUrl::parse) {
             Ok(mut url) => {
-                if let Some(tls) = tls {
-                    let tls = self.store_tls(&tls, &url);
+                if section.get("tls").is_some() {
+                    let tls = self.store_tls(section, &url);
                     url = url.with_tls(tls);
                 }
-                if !uses_functions {
+                if functions == "off" {
                     url = url.without_functions();
                 }
                 StoreConfig::Redis { url, prefix, timeout, gateways, on_failure, on_loss }
@@ -269,51 +228,6 @@ impl ConfigReader {
             }
         }
     }
-}
-
-fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
-        let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
-        let port = port.parse::<u16>().ok();
-        let all = |port| {
-            format!(
-                "names no IP; write `0.0.0.0:{port}` for all addresses of this machine, `127.0.0.1:{port}` for itself \
-                 alone"
-            )
-        };
-        match (host, port) {
-            _ if text.parse::<Ipv6Addr>().is_ok() => {
-                format!("names no port; write it as in `\"[{text}]:8080\"`")
-            }
-            ("" | "*", Some(port)) => all(port),
-            ("localhost", Some(port)) => {
-                format!("is no address, which has an IP in place of a name; write `127.0.0.1:{port}`")
-            }
-            ("::" | ":", Some(port)) => {
-                format!("is no address; write IPv6 in brackets, and in quotes for YAML: `\"[::]:{port}\"`")
-            }
-            (_, None) if is_above_65535(text) => "has a port above 65535".into(),
-            _ => match text.parse::<Ipv4Addr>() {
-                Ok(ip) => format!("names no port; write it as in `{ip}:8080`"),
-                Err(_) => "is no address; write IP:PORT, as in `127.0.0.1:8080`, or `\"[::]:8080\"` with its quotes"
-                    .into(),
-            },
-        }
-    })
-}
-
-fn is_above_65535(address: &str) -> bool {
-    let port = address.rsplit_once(':').map_or(address, |(_, port)| port);
-    !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_err()
-}
-
-fn gateway_count(text: &str) -> Result<i64, String> {
-    i64::try_from(positive(text, 10_000)?).map_err(|_| "is too large".into())
-}
-
-fn workers(text: &str) -> Result<NonZeroUsize, String> {
-    let workers = positive(text, 1024)?;
-    usize::try_from(workers).ok().and_then(NonZeroUsize::new).ok_or_else(|| "is too large".into())
 }
 
 fn key_prefix(text: &str) -> Result<String, &'static str> {

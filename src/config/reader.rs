@@ -6,16 +6,14 @@ use super::{
     limiter::LimiterConfig,
     limits_from::MissingLimiter,
     mistake::{Mistake, Position},
-    unit,
+    value::Value,
     yaml::{self, Scalar, YamlNode, YamlValue},
 };
 use crate::suggest::suggest;
-use std::{fmt, path::PathBuf, time::Duration};
-
-/// The greatest value of any time-out.
-pub(super) const MAX_TIMEOUT: Duration = Duration::from_secs(86_400);
+use std::{fmt, path::PathBuf};
 
 /// Reads values and collects mistakes. A value that it returns after a mistake only serves to find further mistakes.
+#[derive(Default)]
 pub(super) struct ConfigReader {
     pub(super) mistakes: Vec<Mistake>,
     /// The directory at which relative paths start.
@@ -38,6 +36,8 @@ pub(super) struct ConfigReader {
 pub(super) struct ConfigSection<'n> {
     pub(super) path: String,
     pub(super) place: Position,
+    /// The keys that it may have; those of a map whose keys the user names are not listed.
+    pub(super) keys: &'static Keys,
     pub(super) entries: &'n [(yaml::Key, YamlNode)],
     /// Known keys for which the user wrote an unknown one, with its value. The mistake is noted already.
     pub(super) meant: Vec<(&'static str, &'n YamlNode)>,
@@ -64,7 +64,19 @@ pub(super) struct Field<'n> {
 // === impl ConfigSection ===
 
 impl<'n> ConfigSection<'n> {
+    /// A section in which nothing is written.
+    pub(super) fn empty(keys: &'static Keys) -> Self {
+        let place = Position { line: 1, column: 1 };
+        Self { path: String::new(), place, keys, entries: &[], meant: Vec::new() }
+    }
+
+    /// The section at a key as if nothing was written there.
+    pub(super) fn empty_at(&self, key: &str) -> Self {
+        Self::empty(self.keys.section_of(key))
+    }
+
     pub(super) fn get(&self, key: &str) -> Option<Field<'n>> {
+        debug_assert!(self.keys.has(key), "{key} is no key of {}", self.keys.name);
         let own = self.entries.iter().find(|(k, _)| k.name == key).map(|(_, node)| node);
         let node = own.filter(|node| !node.is_null()).or_else(|| {
             let (_, node) = self.meant.iter().find(|(name, _)| *name == key)?;
@@ -114,16 +126,45 @@ impl ConfigReader {
     pub(super) fn section<'n>(
         &mut self,
         field: &Field<'n>,
-        keys: &Keys,
+        keys: &'static Keys,
     ) -> Option<ConfigSection<'n>> {
         self.section_with(field, keys, |_| true)
+    }
+
+    /// Reads the section at a key; `None` if it is missing, or after a mistake.
+    pub(super) fn section_at<'n>(
+        &mut self,
+        parent: &ConfigSection<'n>,
+        key: &str,
+    ) -> Option<ConfigSection<'n>> {
+        self.section(&parent.get(key)?, parent.keys.section_of(key))
+    }
+
+    /// Reads the section at a key. A missing one, and one after a mistake, is empty, so that each of its keys has its default.
+    pub(super) fn section_or_empty<'n>(
+        &mut self,
+        parent: &ConfigSection<'n>,
+        key: &str,
+    ) -> ConfigSection<'n> {
+        self.section_at(parent, key).unwrap_or_else(|| parent.empty_at(key))
+    }
+
+    /// Reads the section at a key that has a short form, too; `None` if it is missing or written in that form.
+    pub(super) fn long_form<'n>(
+        &mut self,
+        parent: &ConfigSection<'n>,
+        key: &str,
+    ) -> Option<ConfigSection<'n>> {
+        let is_map = |field: &Field<'_>| matches!(field.node.value, YamlValue::Map(_));
+        parent.get(key).filter(is_map)?;
+        self.section_at(parent, key)
     }
 
     /// Reads a section. The hint for an unknown key that resembles no other lists the known keys for which `listed` is true.
     pub(super) fn section_with<'n>(
         &mut self,
         field: &Field<'n>,
-        keys: &Keys,
+        keys: &'static Keys,
         listed: impl Fn(&str) -> bool,
     ) -> Option<ConfigSection<'n>> {
         if !matches!(field.node.value, YamlValue::Map(_)) {
@@ -137,7 +178,7 @@ impl ConfigReader {
             self.note_at(field, reason);
             return None;
         }
-        let mut section = self.map(field)?;
+        let mut section = ConfigSection { keys, ..self.map(field)? };
         for (i, (key, node)) in section.entries.iter().enumerate() {
             if keys.has(&key.name) {
                 continue;
@@ -183,7 +224,7 @@ impl ConfigReader {
             return None;
         };
         let (path, place) = (field.path.clone(), field.node.place);
-        Some(ConfigSection { path, place, entries, meant: Vec::new() })
+        Some(ConfigSection { path, place, keys: &Keys::NAMED_BY_USERS, entries, meant: Vec::new() })
     }
 
     pub(super) fn list<'n>(&mut self, field: &Field<'n>) -> Option<&'n [YamlNode]> {
@@ -219,44 +260,102 @@ impl ConfigReader {
         }
     }
 
-    pub(super) fn get<T, E: fmt::Display>(
-        &mut self,
-        section: &ConfigSection<'_>,
-        key: &str,
-        default: T,
-        read: impl FnMut(&str) -> Result<T, E>,
-    ) -> T {
-        let field = section.get(key);
-        field.and_then(|field| self.scalar(&field, read)).unwrap_or(default)
+    /// Reads the value of a key; `None` if it is missing, or after a mistake.
+    pub(super) fn read<T: Value>(&mut self, section: &ConfigSection<'_>, key: &str) -> Option<T> {
+        let kind = section.keys.kind_of(key);
+        self.read_by(section, key, |text| T::read(text, kind))
     }
 
-    pub(super) fn one_of<T: Copy>(
+    /// Reads the value of a key. A missing one, and one after a mistake, is the default of the key.
+    pub(super) fn read_or_default<T: Value>(
         &mut self,
         section: &ConfigSection<'_>,
         key: &str,
-        choices: &[(&str, T)],
+    ) -> T {
+        let kind = section.keys.kind_of(key);
+        self.read_by_or_default(section, key, |text| T::read(text, kind))
+    }
+
+    /// As [`Self::read`], for a value that its kind does not describe.
+    pub(super) fn read_by<T, E: fmt::Display>(
+        &mut self,
+        section: &ConfigSection<'_>,
+        key: &str,
+        read: impl FnMut(&str) -> Result<T, E>,
     ) -> Option<T> {
         let field = section.get(key)?;
-        self.scalar(&field, |text| {
-            // Tools that read YAML 1.1 take `on` and `off` for truth values and write those.
-            let text = match text {
-                "true" => "on",
-                "false" => "off",
-                text => text,
-            };
-            let found = choices.iter().find(|(name, _)| *name == text);
-            found.map(|(_, choice)| *choice).ok_or_else(|| {
-                let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
-                let hint = suggest(text, names.iter().copied());
-                let hint = hint.map_or(String::new(), |hint| format!("; {hint}"));
-                format!("is not one of {}{hint}", names.join(", "))
-            })
+        self.scalar(&field, read)
+    }
+
+    /// As [`Self::read_or_default`], for a value that its kind does not describe.
+    pub(super) fn read_by_or_default<T, E: fmt::Display + fmt::Debug>(
+        &mut self,
+        section: &ConfigSection<'_>,
+        key: &str,
+        mut read: impl FnMut(&str) -> Result<T, E>,
+    ) -> T {
+        self.read_by(section, key, &mut read).unwrap_or_else(|| {
+            read(section.keys.default_of(key)).expect("the default of a key is one of its values")
         })
     }
 
-    /// Reads a key that is `on` or `off`, and `off` if it is missing.
-    pub(super) fn switch(&mut self, section: &ConfigSection<'_>, key: &str) -> bool {
-        self.one_of(section, key, &[("on", true), ("off", false)]).unwrap_or(false)
+    /// Reads a value that a section must have; `None` after a mistake. If it is missing, the mistake ends with `how`.
+    pub(super) fn read_required<T: Value>(
+        &mut self,
+        section: &ConfigSection<'_>,
+        key: &str,
+        how: &str,
+    ) -> Option<T> {
+        self.required(section, key, how)?;
+        self.read(section, key)
+    }
+
+    /// As [`Self::read_required`], for a value that its kind does not describe.
+    pub(super) fn require_by<T, E: fmt::Display>(
+        &mut self,
+        section: &ConfigSection<'_>,
+        key: &str,
+        how: &str,
+        read: impl FnMut(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        let field = self.required(section, key, how)?;
+        self.scalar(&field, read)
+    }
+
+    /// Reads the list at a key, as long as its kind allows and with no value twice. It is empty if it is missing.
+    pub(super) fn read_list<T: PartialEq>(
+        &mut self,
+        section: &ConfigSection<'_>,
+        key: &str,
+        read: impl FnMut(&mut Self, &Field<'_>) -> Option<T>,
+    ) -> Vec<T> {
+        let Some(field) = section.get(key) else { return Vec::new() };
+        let items = self.list(&field).unwrap_or_default();
+        if let Some([_, most]) = section.keys.bounds_without(key, items.len()) {
+            self.note_at(&field, format!("must hold at most {most}"));
+            return Vec::new();
+        }
+        self.distinct(&field, items, read)
+    }
+
+    /// Reads the items of a list, none of which may be there twice.
+    pub(super) fn distinct<T: PartialEq>(
+        &mut self,
+        field: &Field<'_>,
+        items: &[YamlNode],
+        mut read: impl FnMut(&mut Self, &Field<'_>) -> Option<T>,
+    ) -> Vec<T> {
+        let mut values = Vec::new();
+        for (i, node) in items.iter().enumerate() {
+            let item = Field { path: format!("{}[{i}]", field.path), node };
+            let Some(value) = read(self, &item) else { continue };
+            if values.contains(&value) {
+                self.note_at(&item, "named twice");
+            } else {
+                values.push(value);
+            }
+        }
+        values
     }
 
     pub(super) fn name(&mut self, path: &str, key: &yaml::Key) {
@@ -337,43 +436,4 @@ pub(super) fn find<T>(
         });
         format!("is no {what}; {hint}")
     })
-}
-
-pub(super) fn positive(text: &str, most: u64) -> Result<u64, String> {
-    let negative = |reason: String| match text.starts_with('-') {
-        true => format!("{reason}; it must be at least 1"),
-        false => reason,
-    };
-    match unit::whole(text).map_err(negative)? {
-        0 => Err("must be at least 1".into()),
-        number if number > most => Err(format!("must be at most {most}")),
-        number => Ok(number),
-    }
-}
-
-/// Reads a whole number from 0 to `most`.
-pub(super) fn at_most(text: &str, most: u64) -> Result<u64, String> {
-    match unit::whole(text)? {
-        number if number > most => Err(format!("must be at most {most}")),
-        number => Ok(number),
-    }
-}
-
-pub(super) fn bytes(text: &str, least: usize, most: usize) -> Result<usize, String> {
-    match usize::try_from(unit::size(text)?) {
-        Ok(size) if size < least => Err(format!("must be at least {}", unit::Bytes::from(least))),
-        Ok(size) if size <= most => Ok(size),
-        _ => Err(format!("must be at most {}", unit::Bytes::from(most))),
-    }
-}
-
-pub(super) fn span(text: &str, least: Duration, most: Duration) -> Result<Duration, String> {
-    let span = unit::duration(text)?;
-    if span < least {
-        return Err(format!("must be at least {}", unit::Span(least)));
-    }
-    if span > most {
-        return Err(format!("must be at most {}", unit::Span(most)));
-    }
-    Ok(span)
 }

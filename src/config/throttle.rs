@@ -44,17 +44,6 @@ impl ThrottleConfig {
     }
 }
 
-impl Default for ThrottleConfig {
-    fn default() -> Self {
-        Self {
-            is_on: true,
-            rules: ThrottleRules::default(),
-            pauses: PausedLimiters::All,
-            retry: RetryConfig::default(),
-        }
-    }
-}
-
 // === impl PausedLimiters ===
 
 impl PausedLimiters {
@@ -64,15 +53,6 @@ impl PausedLimiters {
             Self::All => true,
             Self::Some(some) => some.contains(&limiter),
         }
-    }
-}
-
-// === impl RetryConfig ===
-
-impl Default for RetryConfig {
-    fn default() -> Self {
-        const ATTEMPTS: NonZeroU32 = NonZeroU32::new(3).unwrap();
-        Self { attempts: ATTEMPTS, max_body: 64 << 10 }
     }
 }
 

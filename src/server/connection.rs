@@ -11,7 +11,6 @@ use super::{
 };
 use crate::{
     answer::Failure,
-    config::Limits,
     metrics::Refusal,
     proxy::{Arrival, Client, Ending},
 };
@@ -32,6 +31,9 @@ use std::{
     task::{Context, Poll},
 };
 use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+/// The most headers that hyper's parser takes by default.
+const HYPER_HEADERS: usize = 100;
 
 /// Drives one client connection that speaks HTTP.
 pub(super) struct ConnectionDriver {
@@ -107,7 +109,7 @@ impl ConnectionDriver {
         // without one.
         builder.half_close(true);
         // An explicit number costs every request a little, even where it equals hyper's default.
-        if limits.headers != Limits::default().headers {
+        if limits.headers != HYPER_HEADERS {
             builder.max_headers(limits.headers);
         }
         let connection = builder.serve_connection(Edge(self.stream.clone()), service);

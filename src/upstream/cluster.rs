@@ -356,13 +356,15 @@ mod tests {
     use crate::{tls::client::ClientTls, upstream::sockets::Sockets};
     use metrics::{Counter, Gauge};
 
+    const SECOND: Duration = Duration::from_secs(1);
+
     #[test]
     fn every_named_address_is_used() {
         let target = |i| Target::parse(&format!("http://127.0.0.1:{i}")).expect("a target");
         let settings = ClusterSettings {
             name: "vendor".into(),
             targets: (1..=100).map(target).collect(),
-            timeouts: Timeouts::default(),
+            timeouts: Timeouts { connect: SECOND, response: SECOND, idle: SECOND },
             pool_size: 1,
             http2: false,
             tls: ClientTls::default(),

@@ -101,6 +101,16 @@ impl Kind {
         }
     }
 
+    /// The bounds of a list or a map, if this many items are outside of them.
+    pub(super) fn bounds_without(&self, items: usize) -> Option<[u64; 2]> {
+        match *self {
+            Self::List { least, most, .. } | Self::Map { least, most, .. } => {
+                (!(least..=most).contains(&(items as u64))).then_some([least, most])
+            }
+            _ => None,
+        }
+    }
+
     /// The least and the greatest value as users write them, for a kind that has them.
     pub(in crate::config) fn bounds(&self) -> Option<[String; 2]> {
         let written =

@@ -195,9 +195,41 @@ impl KeySpec {
 // === impl Keys ===
 
 impl Keys {
+    /// Those of a map whose keys the user names.
+    pub(in crate::config) const NAMED_BY_USERS: Self =
+        Self { name: "", meaning: "", specs: &[], others: &[] };
+
+    fn find(&self, name: &str) -> Option<&KeySpec> {
+        self.specs.iter().find(|key| key.name == name)
+    }
+
+    /// The kind of the values of a key.
+    pub(in crate::config) fn kind_of(&self, name: &str) -> &Kind {
+        self.find(name).map_or(&Kind::Text, |key| &key.kind)
+    }
+
+    /// The bounds of a list or a map, if this many items of it are outside of them.
+    pub(in crate::config) fn bounds_without(&self, name: &str, items: usize) -> Option<[u64; 2]> {
+        self.find(name)?.kinds().find_map(|kind| kind.bounds_without(items))
+    }
+
+    /// The value that a missing key means; empty if no value means the same.
+    pub(in crate::config) fn default_of(&self, name: &str) -> &'static str {
+        match self.find(name).map(|key| key.default) {
+            Some(DefaultValue::Value(value)) => value,
+            _ => "",
+        }
+    }
+
+    /// The keys of the section that a key has as its value, or as the items of it.
+    pub(in crate::config) fn section_of(&self, name: &str) -> &'static Self {
+        let section = self.find(name).and_then(|key| key.kinds().find_map(Kind::section));
+        section.unwrap_or(&Self::NAMED_BY_USERS)
+    }
+
     /// Whether `name` is a key of this section.
     pub(in crate::config) fn has(&self, name: &str) -> bool {
-        self.specs.iter().any(|key| key.name == name)
+        self.find(name).is_some()
     }
 
     /// Returns the hint for an unknown key with the value `written`, and the keys that the user probably meant. If no key is
@@ -233,10 +265,9 @@ impl Keys {
         name: &str,
         mut before: impl DoubleEndedIterator<Item = (&'k str, bool)>,
     ) -> Option<&'static str> {
-        let find = |name: &str| self.specs.iter().find(|key| key.name == name);
-        let (key, is_null) = before.rfind(|(name, _)| find(name).is_some())?;
+        let (key, is_null) = before.rfind(|(name, _)| self.has(name))?;
         let is_misspelt = nearest(name, self.specs.iter().map(|key| key.name)).is_some();
-        let spec = find(key).filter(|_| is_null && !is_misspelt)?;
+        let spec = self.find(key).filter(|_| is_null && !is_misspelt)?;
         spec.kinds().any(Kind::takes_map).then_some(spec.name)
     }
 

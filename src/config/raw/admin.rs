@@ -1,32 +1,27 @@
 //! Reads `admin`: an address, or a section with the address and the access to it. Never quotes a token.
 
-use super::address;
 use crate::config::{
     admin::{AdminConfig, AdminRead, AdminToken},
-    keys::ADMIN,
     reader::{ConfigReader, ConfigSection, Field},
-    yaml::YamlValue,
 };
-use std::net::{Ipv4Addr, SocketAddr};
 
 /// The most bytes of a token: it has to fit into a header.
 const MAX_TOKEN: usize = 4096;
 
 impl ConfigReader {
     pub(super) fn admin(&mut self, root: &ConfigSection<'_>) -> AdminConfig {
-        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 9090));
-        let mut admin = AdminConfig { listen, token: None, read: AdminRead::Open };
-        let Some(field) = root.get("admin") else { return admin };
-        let YamlValue::Map(_) = field.node.value else {
-            admin.listen = self.scalar(&field, address).unwrap_or(listen);
-            return admin;
+        let section = self.long_form(root, "admin");
+        let listen = match &section {
+            Some(section) => self.read_or_default(section, "listen"),
+            None => self.read_or_default(root, "admin"),
         };
-        let Some(section) = self.section(&field, &ADMIN) else { return admin };
-        admin.listen = self.get(&section, "listen", listen, address);
+        let section = section.unwrap_or_else(|| root.empty_at("admin"));
         let token = section.get("token");
-        admin.token = token.as_ref().and_then(|field| self.token(field));
-        let choices = [("open", AdminRead::Open), ("token", AdminRead::Token)];
-        admin.read = self.one_of(&section, "read", &choices).unwrap_or(admin.read);
+        let admin = AdminConfig {
+            listen,
+            token: token.as_ref().and_then(|field| self.token(field)),
+            read: self.read_or_default(&section, "read"),
+        };
         if let (AdminRead::Token, None, Some(read)) = (admin.read, token, section.get("read")) {
             let reason = "needs a `token`, as in `token: \"${file:/run/secrets/admin}\"`";
             self.note_at(&read, reason);

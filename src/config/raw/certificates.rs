@@ -4,7 +4,7 @@
 use crate::{
     config::{
         http::ServerTls,
-        keys::{CERTIFICATE, STORE_TLS, TLS},
+        keys::CERTIFICATE,
         reader::{ConfigReader, ConfigSection, Field},
         unit::Bytes,
         yaml::YamlValue,
@@ -24,31 +24,22 @@ use std::{
     path::{self, Path, PathBuf},
 };
 
-const MAX_CERTIFICATES: usize = 1000;
 /// The most bytes of a file with certificates or keys. A file with all public authorities has a quarter of this.
 const MAX_FILE: u64 = 1 << 20;
 
 impl ConfigReader {
     pub(super) fn server_tls(&mut self, root: &ConfigSection<'_>) -> Option<ServerTls> {
-        let section = self.section(&root.get("tls")?, &TLS)?;
+        let section = self.section_at(root, "tls")?;
         let first = self.pair(&section);
-        let mut certificates: Vec<KeyPair> = first.into_iter().collect();
-        if let Some(field) = section.get("certificates") {
-            let items = self.list(&field).unwrap_or_default();
-            if items.len() > MAX_CERTIFICATES {
-                self.note_at(&field, format!("must hold at most {MAX_CERTIFICATES}"));
-                return None;
+        let others = self.read_list(&section, "certificates", |reader, item| {
+            let section = reader.section(item, &CERTIFICATE)?;
+            let pair = reader.pair(&section)?;
+            if first.as_ref() == Some(&pair) {
+                reader.note_at(item, "named twice");
             }
-            for (i, node) in items.iter().enumerate() {
-                let item = field.item(i, node);
-                let Some(section) = self.section(&item, &CERTIFICATE) else { continue };
-                let Some(pair) = self.pair(&section) else { continue };
-                match certificates.contains(&pair) {
-                    true => self.note_at(&item, "named twice"),
-                    false => certificates.push(pair),
-                }
-            }
-        }
+            Some(pair)
+        });
+        let certificates = first.into_iter().chain(others).collect();
         let client_ca = self.authorities(&section, "client_ca", &[]);
         Some(ServerTls { certificates, client_ca })
     }
@@ -70,7 +61,7 @@ impl ConfigReader {
         }
         let client_cert = section.get("client_cert").and_then(|field| match &field.node.value {
             YamlValue::Map(_) => {
-                let section = self.section(&field, &CERTIFICATE)?;
+                let section = self.section_at(section, "client_cert")?;
                 self.pair(&section)
             }
             _ => {
@@ -78,7 +69,7 @@ impl ConfigReader {
                 self.checked(KeyPair { cert: file.clone(), key: file }, &field, &field)
             }
         });
-        let named = self.get(section, "server_name", None, |text| server_name(text).map(Some));
+        let named = self.read_by(section, "server_name", server_name);
         let names = match &named {
             Some(name) => vec![name.as_str()],
             None => targets.iter().map(Target::host_name).collect(),
@@ -87,15 +78,16 @@ impl ConfigReader {
     }
 
     /// Reads `store.tls`, which only a URL with TLS may have.
-    pub(super) fn store_tls(&mut self, field: &Field<'_>, url: &RedisUrl) -> ClientTls {
+    pub(super) fn store_tls(&mut self, store: &ConfigSection<'_>, url: &RedisUrl) -> ClientTls {
+        let Some(field) = store.get("tls") else { return ClientTls::default() };
         if !url.is_tls() {
             let reason = "needs `rediss://`, `rediss-sentinel://` or `rediss-cluster://`";
-            self.note_at(field, reason);
+            self.note_at(&field, reason);
             return ClientTls::default();
         }
-        let Some(section) = self.section(field, &STORE_TLS) else { return ClientTls::default() };
+        let Some(section) = self.section_at(store, "tls") else { return ClientTls::default() };
         let is_pair = ["cert", "key"].iter().any(|key| section.get(key).is_some());
-        let named = self.get(&section, "server_name", None, |text| server_name(text).map(Some));
+        let named = self.read_by(&section, "server_name", server_name);
         let names = named.as_deref().map_or_else(|| url.hosts(), |name| vec![name]);
         ClientTls {
             ca: self.authorities(&section, "ca", &names),

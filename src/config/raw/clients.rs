@@ -3,8 +3,8 @@
 use crate::{
     config::{
         http::{ClientLimits, Limits},
-        keys::{CLIENT, LIMITER, LIMITS, PATHS},
-        reader::{ConfigReader, ConfigSection, Field, MAX_TIMEOUT, at_most, bytes, span},
+        keys::LIMITER,
+        reader::{ConfigReader, ConfigSection, Field},
         unit::{self, Bytes},
         yaml::YamlValue,
     },
@@ -14,17 +14,9 @@ use ipnet::{IpNet, Ipv4Net};
 use std::{
     net::{IpAddr, SocketAddr},
     num::NonZeroUsize,
-    time::Duration,
 };
 
-const MILLISECOND: Duration = Duration::from_millis(1);
-const MAX_CONNECTIONS: u64 = 10_000_000;
-const MAX_NAMES: usize = 100;
-const MAX_SERVERS: usize = 8;
 const DNS_PORT: u16 = 53;
-
-/// The most memory for bodies that are kept for retries.
-const MAX_RETRY_BODIES: usize = 1 << 36;
 
 impl ConfigReader {
     /// Recognises quotas under `limits`, which belong under `limiters`. It notes one mistake, and the reading continues as if
@@ -46,12 +38,12 @@ impl ConfigReader {
     }
 
     pub(super) fn networks(&mut self, root: &ConfigSection<'_>) -> Vec<IpNet> {
-        self.items(root, "trusted_proxies", usize::MAX, network)
+        self.read_list(root, "trusted_proxies", |reader, item| reader.scalar(item, network))
     }
 
     /// Reads `proxy_protocol`. Without trusted proxies no client could connect, so that is a mistake.
     pub(super) fn proxy_protocol(&mut self, root: &ConfigSection<'_>) -> bool {
-        let is_on = self.switch(root, "proxy_protocol");
+        let is_on = self.read_or_default(root, "proxy_protocol");
         let is_empty = |field: Field<'_>| match &field.node.value {
             YamlValue::List(items) => items.is_empty(),
             _ => false,
@@ -68,108 +60,85 @@ impl ConfigReader {
     }
 
     pub(super) fn client(&mut self, root: &ConfigSection<'_>) -> ClientLimits {
-        let mut client = ClientLimits::default();
-        let Some(field) = root.get("client") else { return client };
-        let Some(section) = self.section(&field, &CLIENT) else { return client };
-        let limit = |text: &str| span(text, MILLISECOND, MAX_TIMEOUT);
-        for (key, timeout) in [
-            ("header_timeout", &mut client.header_timeout),
-            ("idle_timeout", &mut client.idle_timeout),
-            ("body_timeout", &mut client.body_timeout),
-        ] {
-            *timeout = self.get(&section, key, *timeout, limit);
+        let section = self.section_or_empty(root, "client");
+        let mut most = |key| NonZeroUsize::new(self.read_or_default(&section, key));
+        let max_connections = most("max_connections");
+        let max_connections_per_address = most("max_connections_per_address");
+        ClientLimits {
+            header_timeout: self.read_or_default(&section, "header_timeout"),
+            idle_timeout: self.read_or_default(&section, "idle_timeout"),
+            body_timeout: self.read_or_default(&section, "body_timeout"),
+            max_connections,
+            max_connections_per_address,
         }
-        let most = self.get(&section, "max_connections", 0, |text| at_most(text, MAX_CONNECTIONS));
-        client.max_connections = usize::try_from(most).ok().and_then(NonZeroUsize::new);
-        let key = "max_connections_per_address";
-        let most = self.get(&section, key, 0, |text| at_most(text, MAX_CONNECTIONS));
-        client.max_connections_per_address = usize::try_from(most).ok().and_then(NonZeroUsize::new);
-        client
     }
 
     pub(super) fn limits(&mut self, root: &ConfigSection<'_>) -> Limits {
-        let mut limits = Limits::default();
         // Quotas under `limits` are a mistake that is noted already.
-        let quotas = root.meant.iter().any(|(meant, _)| *meant == "limiters");
-        let Some(field) = root.get("limits").filter(|_| !quotas) else { return limits };
-        let Some(section) = self.section(&field, &LIMITS) else { return limits };
-        limits.header_bytes = self.get(&section, "header_bytes", limits.header_bytes, |text| {
-            bytes(text, 1 << 10, 1 << 20)
-        });
-        limits.headers = self.get(&section, "headers", limits.headers, headers);
-        limits.body = self.get(&section, "body", None, body);
-        limits.retry_bodies = self.get(&section, "retry_bodies", limits.retry_bodies, |text| {
-            bytes(text, 0, MAX_RETRY_BODIES)
-        });
+        let has_quotas = root.meant.iter().any(|(meant, _)| *meant == "limiters");
+        let section = match has_quotas {
+            true => root.empty_at("limits"),
+            false => self.section_or_empty(root, "limits"),
+        };
+        self.limits_in(&section)
+    }
+
+    fn limits_in(&mut self, section: &ConfigSection<'_>) -> Limits {
+        let header_bytes = self.read_or_default(section, "header_bytes");
         // The request line is a part of what `header_bytes` bounds.
-        let default = limits.uri.min(limits.header_bytes / 2);
-        limits.uri = self.get(&section, "uri", default, |text| bytes(text, 64, 64_000));
-        if limits.uri >= limits.header_bytes
+        let uri: usize = self.read_or_default(section, "uri");
+        let uri = if section.get("uri").is_some() { uri } else { uri.min(header_bytes / 2) };
+        if uri >= header_bytes
             && let Some(field) = section.get("uri")
         {
-            let most = Bytes::from(limits.header_bytes);
+            let most = Bytes::from(header_bytes);
             let reason = format!("must be below `header_bytes`, which is {most} and counts it too");
             self.note_at(&field, reason);
         }
-        limits
+        Limits {
+            header_bytes,
+            headers: self.read_or_default(section, "headers"),
+            body: self.read_by_or_default(section, "body", body),
+            uri,
+            retry_bodies: self.read_or_default(section, "retry_bodies"),
+        }
     }
 
     /// Reads `paths`: how the upstreams read paths, as far as the user knows.
     pub(super) fn paths(&mut self, root: &ConfigSection<'_>) -> Paths {
-        let Some(field) = root.get("paths") else { return Paths::default() };
-        let Some(section) = self.section(&field, &PATHS) else { return Paths::default() };
-        let slashes = [("separator", true), ("data", false)];
-        let separates = self.one_of(&section, "encoded_slash", &slashes);
-        let folds = self.one_of(&section, "fold_case", &[("on", true), ("off", false)]);
-        let strips = self.one_of(&section, "trailing_dots", &[("strip", true), ("keep", false)]);
-        Paths::new(separates, folds, strips)
+        let section = self.section_or_empty(root, "paths");
+        let slash = self.read(&section, "encoded_slash");
+        let folds = self.read(&section, "fold_case");
+        let dots = self.read(&section, "trailing_dots");
+        Paths::new(
+            slash.map(|slash: &str| slash == "separator"),
+            folds,
+            dots.map(|dots: &str| dots == "strip"),
+        )
     }
 
     /// Reads the names under `redact`, in small letters, in which they are compared.
     pub(super) fn redact(&mut self, root: &ConfigSection<'_>) -> Vec<String> {
-        self.items(root, "redact", MAX_NAMES, |text| {
+        let name = |text: &str| {
             let good = |c: char| !c.is_control() && !c.is_whitespace() && !"&=,".contains(c);
-            match (1..=128).contains(&text.len()) && text.chars().all(good) {
-                true => Ok(text.to_ascii_lowercase()),
-                false => Err("is no name of a query parameter or a header"),
-            }
-        })
+            let is_name = (1..=128).contains(&text.len()) && text.chars().all(good);
+            let reason = "is no name of a query parameter or a header";
+            is_name.then(|| text.to_ascii_lowercase()).ok_or(reason)
+        };
+        self.read_list(root, "redact", |reader, item| reader.scalar(item, name))
     }
 
     pub(super) fn resolver(&mut self, root: &ConfigSection<'_>) -> Vec<SocketAddr> {
-        self.items(root, "resolver", MAX_SERVERS, name_server)
-    }
-
-    /// Reads a list of at most `most` values, none of them twice.
-    fn items<T: PartialEq, E: std::fmt::Display>(
-        &mut self,
-        section: &ConfigSection<'_>,
-        key: &str,
-        most: usize,
-        read: impl Fn(&str) -> Result<T, E>,
-    ) -> Vec<T> {
-        let Some(field) = section.get(key) else { return Vec::new() };
-        let items = self.list(&field).unwrap_or_default();
-        if items.len() > most {
-            self.note_at(&field, format!("must hold at most {most}"));
-            return Vec::new();
-        }
-        let mut values = Vec::new();
-        for (i, node) in items.iter().enumerate() {
-            let item = field.item(i, node);
-            let Some(value) = self.scalar(&item, &read) else { continue };
-            match values.contains(&value) {
-                true => self.note_at(&item, "named twice"),
-                false => values.push(value),
-            }
-        }
-        values
+        self.read_list(root, "resolver", |reader, item| reader.scalar(item, name_server))
     }
 }
 
-fn headers(text: &str) -> Result<usize, String> {
-    let number = crate::config::reader::positive(text, 1000)?;
-    usize::try_from(number).map_err(|_| "is too large".into())
+#[cfg(test)]
+impl Default for Limits {
+    fn default() -> Self {
+        let nothing = ConfigSection::empty(&crate::config::keys::LIMITS);
+        ConfigReader::default().limits_in(&nothing)
+    }
 }
 
 fn body(text: &str) -> Result<Option<u64>, String> {

@@ -1,13 +1,13 @@
 //! Reads `descriptors`. Each entry becomes a route that takes no path, so that it has limiters, a budget and counters as
 //! every route has.
 
-use super::routes::route_name;
+use super::routes::{Charged, route_name};
 use crate::{
     config::{
         fair::PriorityRule,
         keys::DESCRIPTOR,
         limiter::LimiterConfig,
-        reader::{ConfigReader, ConfigSection, Field, positive},
+        reader::{ConfigReader, ConfigSection, Field},
         services::{DescriptorRule, Services},
         settings::Route,
         yaml::YamlValue,
@@ -16,12 +16,6 @@ use crate::{
     path::PathRule,
     upstream::headers::Rules,
 };
-use std::time::Duration;
-
-/// The most entries, which each descriptor is compared with in their order.
-const MAX_DESCRIPTORS: usize = 1000;
-/// The most keys that an entry matches.
-const MAX_KEYS: usize = 16;
 
 impl ConfigReader {
     /// Reads the entries, and adds a route for each of them.
@@ -40,8 +34,8 @@ impl ConfigReader {
                 "needs `services: { envoy_rate_limit: ADDRESS }`, which asks with them",
             );
         }
-        if items.len() > MAX_DESCRIPTORS {
-            self.note_at(&field, format!("must hold at most {MAX_DESCRIPTORS}"));
+        if let Some([_, most]) = root.keys.bounds_without("descriptors", items.len()) {
+            self.note_at(&field, format!("must hold at most {most}"));
             return Vec::new();
         }
         let mut rules = Vec::new();
@@ -78,18 +72,11 @@ impl ConfigReader {
             .flatten()
             .map(|(key, value)| format!("{key}={}", value.as_deref().unwrap_or("*")));
         let written = written.collect::<Vec<_>>().join(",");
-        let name = self.get(&section, "name", written, route_name);
+        let name = self.read_by(&section, "name", route_name).unwrap_or(written);
         let (charges, missing) = self.charges(&section, limiters);
-        let key = self.get(&section, "key", None, |text| key_of_descriptor(text).map(Some));
-        let max_wait = self.wait(
-            &section,
-            "max_wait",
-            Duration::ZERO,
-            (&charges, !missing.is_empty()),
-            limiters,
-        );
-        let max_waiting =
-            self.get(&section, "max_waiting", 10_000, |text| positive(text, 10_000_000));
+        let key = self.read_by(&section, "key", key_of_descriptor);
+        let charged = Charged { charges: &charges, is_incomplete: !missing.is_empty(), limiters };
+        let max_wait = self.wait(&section, "max_wait", &charged).unwrap_or_default();
         let route = Route {
             name,
             path: PathRule::Descriptor,
@@ -103,7 +90,7 @@ impl ConfigReader {
             priority: PriorityRule::Normal,
             max_wait,
             max_wait_cap: max_wait,
-            max_waiting: usize::try_from(max_waiting).unwrap_or(usize::MAX),
+            max_waiting: self.read_or_default(&section, "max_waiting"),
             headers: Rules::default(),
             tells_quota: false,
         };
@@ -113,8 +100,8 @@ impl ConfigReader {
     /// Reads the keys of a match, each with its value; `None` for one that may have any.
     fn pairs(&mut self, field: &Field<'_>) -> Option<Vec<(String, Option<String>)>> {
         let section = self.map(field)?;
-        if section.entries.is_empty() || section.entries.len() > MAX_KEYS {
-            self.note_at(field, format!("must have 1 to {MAX_KEYS} keys"));
+        if let Some([least, most]) = DESCRIPTOR.bounds_without("match", section.entries.len()) {
+            self.note_at(field, format!("must have {least} to {most} keys"));
             return None;
         }
         let mut pairs = Vec::new();

@@ -2,7 +2,7 @@
 
 use crate::{
     config::{
-        keys::{EDITS, HEADERS},
+        keys::EDITS,
         reader::{ConfigReader, ConfigSection, Field, join},
         yaml::{Key, YamlNode, YamlValue},
     },
@@ -13,8 +13,6 @@ use crate::{
 };
 use http::{HeaderName, HeaderValue};
 
-/// The most changes of one kind (`set`, `add` or `remove`) in one section.
-const MAX_CHANGES: usize = 100;
 const MAX_VALUE: usize = 8 << 10;
 const TWICE: &str = "named twice; upper and lower case are one name";
 
@@ -49,8 +47,7 @@ impl ConfigReader {
         section: &ConfigSection<'_>,
         targets: &[Target],
     ) -> Rules {
-        let Some(field) = section.get("headers") else { return Rules::default() };
-        let Some(section) = self.section(&field, &HEADERS) else { return Rules::default() };
+        let section = self.section_or_empty(section, "headers");
         Rules {
             request: self.edits(&section, "request", None),
             response: self.edits(&section, "response", Some(targets)),
@@ -81,8 +78,7 @@ impl ConfigReader {
         key: &str,
         targets: Option<&[Target]>,
     ) -> Edits {
-        let Some(field) = section.get(key) else { return Edits::default() };
-        let Some(section) = self.section(&field, &EDITS) else { return Edits::default() };
+        let section = self.section_or_empty(section, key);
         let set = self.values(&section, "set");
         let add = self.values(&section, "add");
         let remove = self.removed(&section, &set);
@@ -143,8 +139,8 @@ impl ConfigReader {
         }
         let written = all.iter().filter(|(_, replacement)| !replacement.is_auto);
         let count: usize = written.map(|(_, replacement)| replacement.prefixes.len()).sum();
-        if all.len().max(count) > MAX_CHANGES {
-            self.note_at(&field, format!("must hold at most {MAX_CHANGES}"));
+        if let Some([_, most]) = EDITS.bounds_without("replace", all.len().max(count)) {
+            self.note_at(&field, format!("must hold at most {most}"));
         }
         all
     }
@@ -201,8 +197,8 @@ impl ConfigReader {
             let read = fields.iter().filter_map(|field| self.header_value(&name, field));
             values.extend(read.map(|value| (name.clone(), value)));
         }
-        if values.len() > MAX_CHANGES {
-            self.note_at(&field, format!("must hold at most {MAX_CHANGES}"));
+        if let Some([_, most]) = EDITS.bounds_without(key, values.len()) {
+            self.note_at(&field, format!("must hold at most {most}"));
         }
         values
     }
@@ -256,26 +252,15 @@ impl ConfigReader {
         section: &ConfigSection<'_>,
         set: &[(HeaderName, HeaderValue)],
     ) -> Vec<HeaderName> {
-        let Some(field) = section.get("remove") else { return Vec::new() };
-        let items = self.list(&field).unwrap_or_default();
-        let mut names = Vec::new();
-        for (i, node) in items.iter().enumerate() {
-            let item = field.item(i, node);
-            let Some(name) = self.scalar(&item, name) else { continue };
-            if names.contains(&name) {
-                self.note_at(&item, "named twice");
-            } else if set.iter().any(|(set, _)| *set == name) {
-                self.note_at(
-                    &item,
-                    format!("`{name}` is removed and set; `set` alone replaces what was there"),
-                );
+        self.read_list(section, "remove", |reader, item| {
+            let name = reader.scalar(item, name)?;
+            if set.iter().any(|(set, _)| *set == name) {
+                let reason =
+                    format!("`{name}` is removed and set; `set` alone replaces what was there");
+                reader.note_at(item, reason);
             }
-            names.push(name);
-        }
-        if names.len() > MAX_CHANGES {
-            self.note_at(&field, format!("must hold at most {MAX_CHANGES}"));
-        }
-        names
+            Some(name)
+        })
     }
 }
 

@@ -5,12 +5,11 @@ use crate::{
     algorithm::{Algorithm, Concurrency, auto_rate::AutoRate},
     config::{
         keys::{LIMITER, RuleKind},
-        limiter::{AutoRule, FailurePolicy, LimiterConfig, Mode, Scope},
+        limiter::{AutoRule, FailurePolicy, LimiterConfig},
         reader::{ConfigReader, ConfigSection, Field, join},
         settings::StoreConfig,
         yaml::{self, YamlNode, YamlValue},
     },
-    key::Template,
     store::OnLoss,
 };
 
@@ -34,13 +33,9 @@ impl ConfigReader {
             self.note_at(&field, format!("must be a map of `NAME: RATE` lines; {cure}"));
             return Vec::new();
         }
-        let policies = match store {
-            StoreConfig::Memory => (FailurePolicy::Share, OnLoss::Close),
-            StoreConfig::Redis { on_failure, on_loss, .. } => (*on_failure, *on_loss),
-        };
         let Some(section) = self.map(&field) else { return Vec::new() };
         let named = section.entries.iter();
-        named.map(|(key, node)| self.limiter(&section.path, key, node, policies)).collect()
+        named.map(|(key, node)| self.limiter(&section.path, key, node, store)).collect()
     }
 
     fn limiter(
@@ -48,52 +43,30 @@ impl ConfigReader {
         path: &str,
         key: &yaml::Key,
         node: &YamlNode,
-        (on_failure, on_loss): (FailurePolicy, OnLoss),
+        store: &StoreConfig,
     ) -> LimiterConfig {
-        self.name(&join(path, &key.name), key);
-        let mut limiter = LimiterConfig {
-            name: key.name.clone(),
-            algorithms: Vec::new(),
-            rates: Vec::new(),
-            auto: None,
-            key: None,
-            fair: None,
-            has_turns: false,
-            scope: Scope::Cluster,
-            mode: Mode::Enforce,
-            on_failure,
-            on_loss,
-            group: String::new(),
-            spread: false,
-        };
         let field = Field { path: join(path, &key.name), node };
+        self.name(&field.path, key);
         if node.is_null() {
             self.note(key.place, &field.path, "is missing its rate, as in `search: 5/s`");
-            return limiter;
+            return self.limiter_in(&key.name, &ConfigSection::empty(&LIMITER), store);
         }
         let (section, rate) = match &node.value {
             YamlValue::Map(_) => {
                 let named = |key: &str| uses(&field, key);
-                let Some(section) = self.section_with(&field, &LIMITER, named) else {
-                    return limiter;
-                };
+                let section = self.section_with(&field, &LIMITER, named);
+                let section = section.unwrap_or_else(|| ConfigSection::empty(&LIMITER));
                 let rate = section.get("rate");
                 (section, rate)
             }
             // The short form: a rate or a list of them, and nothing else.
             _ => {
-                let (path, place) = (field.path.clone(), node.place);
-                (ConfigSection { path, place, entries: &[], meant: Vec::new() }, Some(field))
+                let path = field.path.clone();
+                let empty = ConfigSection::empty(&LIMITER);
+                (ConfigSection { path, place: node.place, ..empty }, Some(field))
             }
         };
-        let modes = [("enforce", Mode::Enforce), ("observe", Mode::Observe), ("off", Mode::Off)];
-        limiter.mode = self.one_of(&section, "mode", &modes).unwrap_or(Mode::Enforce);
-        let scopes = [("cluster", Scope::Cluster), ("instance", Scope::Instance)];
-        limiter.scope = self.one_of(&section, "scope", &scopes).unwrap_or(Scope::Cluster);
-        limiter.on_failure = self.on_failure(&section).unwrap_or(on_failure);
-        limiter.on_loss = self.on_loss(&section).unwrap_or(on_loss);
-        limiter.key = self.get(&section, "key", None, |text| Template::parse(text).map(Some));
-        limiter.fair = self.fair(&section);
+        let mut limiter = self.limiter_in(&key.name, &section, store);
         let kind = match section.get("algorithm") {
             Some(field) => self.scalar(&field, RuleKind::parse),
             None => Some(RuleKind::TokenBucket),
@@ -102,6 +75,34 @@ impl ConfigReader {
         let Some(kind) = kind else { return limiter };
         self.rules(&section, rate, kind, &mut limiter);
         limiter
+    }
+
+    /// Reads the keys of a limiter that do not depend on its algorithm.
+    fn limiter_in(
+        &mut self,
+        name: &str,
+        section: &ConfigSection<'_>,
+        store: &StoreConfig,
+    ) -> LimiterConfig {
+        let (on_failure, on_loss) = match store {
+            StoreConfig::Memory => (FailurePolicy::Share, OnLoss::Close),
+            StoreConfig::Redis { on_failure, on_loss, .. } => (*on_failure, *on_loss),
+        };
+        LimiterConfig {
+            name: name.to_owned(),
+            algorithms: Vec::new(),
+            rates: Vec::new(),
+            auto: None,
+            key: self.read(section, "key"),
+            fair: self.fair(section),
+            has_turns: false,
+            scope: self.read_or_default(section, "scope"),
+            mode: self.read_or_default(section, "mode"),
+            on_failure: self.read(section, "on_failure").unwrap_or(on_failure),
+            on_loss: self.read(section, "on_loss").unwrap_or(on_loss),
+            group: String::new(),
+            spread: false,
+        }
     }
 
     /// Makes one rule for each rate of a limiter. After a mistake it has none.

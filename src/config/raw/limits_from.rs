@@ -1,23 +1,23 @@
 //! Reads `limits_from`. Asks no database.
 
 use crate::config::{
-    keys::LIMITS_FROM,
     limits_from::{DatabaseUrl, LimitsFrom},
-    reader::{ConfigReader, ConfigSection, span},
+    reader::{ConfigReader, ConfigSection},
 };
-use std::time::Duration;
 
-const SHORTEST: Duration = Duration::from_millis(100);
-const HOUR: Duration = Duration::from_secs(3600);
 const MAX_QUERY: usize = 16 << 10;
 
 impl ConfigReader {
     pub(super) fn limits_from(&mut self, root: &ConfigSection<'_>) -> Option<LimitsFrom> {
-        let section = self.section(&root.get("limits_from")?, &LIMITS_FROM)?;
+        let section = self.section_at(root, "limits_from")?;
         let example = ", as in `url: postgres://paceway:${DB_PASSWORD}@db/limits`";
         let url = self.required(&section, "url", example);
         let example = ", as in `query: select name, rate, burst, enabled from limits`";
-        let query = self.required(&section, "query", example);
+        let query = self.require_by(&section, "query", example, |text| match text.trim() {
+            "" => Err("is empty"),
+            text if text.len() > MAX_QUERY => Err("is longer than 16KiB"),
+            text => Ok(text.to_owned()),
+        });
         // The URL may hold a password, so no message quotes it.
         let url = url.and_then(|field| {
             let parsed = field.scalar().map(|scalar| DatabaseUrl::parse(&scalar.text));
@@ -33,15 +33,7 @@ impl ConfigReader {
                 }
             }
         });
-        let query = query.and_then(|field| {
-            self.scalar(&field, |text| match text.trim() {
-                "" => Err("is empty"),
-                text if text.len() > MAX_QUERY => Err("is longer than 16KiB"),
-                text => Ok(text.to_owned()),
-            })
-        });
-        let every = Duration::from_secs(5);
-        let every = self.get(&section, "every", every, |text| span(text, SHORTEST, HOUR));
+        let every = self.read_or_default(&section, "every");
         Some(LimitsFrom { url: url?, query: query?, every })
     }
 }

@@ -7,15 +7,13 @@ use crate::{
         auto_rate::{AutoRate, MAX_RATE, MIN_RATE, nanohertz},
     },
     config::{
-        keys::{Choice, RuleKind},
+        keys::{Choice, LIMITER, RuleKind},
         limiter::{AutoRule, LimiterConfig},
         reader::{ConfigReader, ConfigSection, Field, join},
         unit::{self, Rate},
         yaml::{YamlNode, YamlValue},
     },
 };
-
-const MAX_RATES: usize = 8;
 
 impl ConfigReader {
     /// Reads the rates that the algorithm of a limiter allows, each with the value that says it. A limiter with
@@ -71,16 +69,13 @@ impl ConfigReader {
         field: &Field<'n>,
         limiter: &mut LimiterConfig,
     ) -> Option<(Rate, &'n YamlNode)> {
-        let start = self.required(section, "start", ", as in `start: 5/s`")?;
-        let start = self.scalar(&start, unit::rate)?;
+        let start: Rate = self.read_required(section, "start", ", as in `start: 5/s`")?;
         let hertz = |rate: Rate| {
             let count = i64::try_from(rate.count).unwrap_or(i64::MAX);
             nanohertz(count, micros(rate.period)).clamp(MIN_RATE, MAX_RATE)
         };
         let first = hertz(start);
-        let mut bound = |key, default: i64| {
-            self.get(section, key, None, |text| unit::rate(text).map(Some)).map_or(default, hertz)
-        };
+        let mut bound = |key, default: i64| self.read(section, key).map_or(default, hertz);
         // A quota is seldom a hundredth of the first guess, or a thousand times as great.
         let min = bound("min", (first / 100).max(MIN_RATE));
         let max = bound("max", first.saturating_mul(1_000).min(MAX_RATE));
@@ -142,8 +137,8 @@ impl ConfigReader {
             let rate = self.scalar(field, read);
             return rate.map(|rate| (rate, field.node)).into_iter().collect();
         };
-        if !(1..=MAX_RATES).contains(&items.len()) {
-            self.note_at(field, format!("must hold 1 to {MAX_RATES} rates"));
+        if let Some([least, most]) = LIMITER.bounds_without("rate", items.len()) {
+            self.note_at(field, format!("must hold {least} to {most} rates"));
             return Vec::new();
         }
         let mut rates: Vec<(Rate, &YamlNode)> = Vec::new();

@@ -3,11 +3,12 @@
 use super::{route_conflicts::add_head, route_paths::parameters, upstreams::refuse_compression};
 use crate::{
     config::{
-        keys::ROUTE,
+        keys::{Kind, ROUTE},
         limiter::{Charge, LimiterConfig, Mode},
-        reader::{ConfigReader, ConfigSection, Field, find, join, positive, span},
+        reader::{ConfigReader, ConfigSection, Field, find, join},
         settings::{Route, Upstream},
         unit::{self, Rate},
+        value::Value,
         yaml::YamlValue,
     },
     key::TrueCost,
@@ -18,7 +19,6 @@ use std::time::Duration;
 
 const METHODS: &[&str] =
     &["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE"];
-const MAX_WAIT: Duration = Duration::from_secs(3600);
 const MAX_PERCENT: u64 = 10_000;
 /// The most costs of a route that are parts of the request, each of which can be 0. A route has a policy for each choice of
 /// limiters that are left.
@@ -30,6 +30,14 @@ enum WaitBudget {
     Span(Duration),
     /// A percentage of one period of the route's tightest limiter.
     Percent(u64),
+}
+
+/// The limiters that a request is charged to, among all `limiters`.
+pub(super) struct Charged<'a> {
+    pub(super) charges: &'a [Charge],
+    /// Whether more are charged, which are not there yet. They may have the rate that a percentage is of.
+    pub(super) is_incomplete: bool,
+    pub(super) limiters: &'a [LimiterConfig],
 }
 
 impl ConfigReader {
@@ -82,9 +90,9 @@ impl ConfigReader {
         let section = self.section(field, &ROUTE)?;
         let path = |key: &str| join(&section.path, key);
         let (written, rule) = self.path_rule(&section, paths);
-        let name = self.get(&section, "name", written, route_name);
+        let name = self.read_by(&section, "name", route_name).unwrap_or(written);
         let methods = self.methods(&section);
-        let host = self.get(&section, "host", None, |text| host(text).map(Some));
+        let host = self.read_by(&section, "host", host);
         let upstream = match section.get("upstream") {
             // The mistake is noted already that no upstream is defined.
             Some(_) if upstreams.is_empty() => None,
@@ -114,10 +122,9 @@ impl ConfigReader {
                 missing.push(name.clone());
             }
         }
-        // A limiter that is not there yet may have the rate that a percentage is of.
-        let all = (&*used, !missing.is_empty());
-        let max_wait = self.wait(&section, "max_wait", Duration::ZERO, all, limiters);
-        let max_wait_cap = self.wait(&section, "max_wait_cap", max_wait, all, limiters);
+        let charged = Charged { charges: &used, is_incomplete: !missing.is_empty(), limiters };
+        let max_wait = self.wait(&section, "max_wait", &charged).unwrap_or_default();
+        let max_wait_cap = self.wait(&section, "max_wait_cap", &charged).unwrap_or(max_wait);
         if max_wait_cap < max_wait
             && let Some(field) = section.get("max_wait_cap")
         {
@@ -132,8 +139,6 @@ impl ConfigReader {
         if says_nothing && used.iter().any(is_paced) {
             self.unheld.push(name.clone());
         }
-        let max_waiting =
-            self.get(&section, "max_waiting", 10_000, |text| positive(text, 10_000_000));
         let targets = upstream.map_or(&[][..], |upstream| &upstreams[upstream].targets);
         let mut headers = self.header_rules(&section, targets);
         let settles = |charge: &Charge| matches!(charge.cost.settle(), Some(TrueCost::Body(_)));
@@ -161,7 +166,7 @@ impl ConfigReader {
             priority: self.priority(&section),
             max_wait,
             max_wait_cap,
-            max_waiting: usize::try_from(max_waiting).unwrap_or(usize::MAX),
+            max_waiting: self.read_or_default(&section, "max_waiting"),
             headers,
             tells_quota: self.tells_quota(&section).unwrap_or(tells_quota),
         })
@@ -169,66 +174,56 @@ impl ConfigReader {
 
     /// Reads `ratelimit_headers` of a route or of the whole file: whether every answer has them.
     fn tells_quota(&mut self, section: &ConfigSection<'_>) -> Option<bool> {
-        self.one_of(section, "ratelimit_headers", &[("refused", false), ("all", true)])
+        self.read(section, "ratelimit_headers").map(|answers: &str| answers == "all")
     }
 
+    /// Reads a time to wait; `None` if it is missing, or after a mistake.
     pub(super) fn wait(
         &mut self,
         section: &ConfigSection<'_>,
         key: &str,
-        default: Duration,
-        (charges, is_incomplete): (&[Charge], bool),
-        limiters: &[LimiterConfig],
-    ) -> Duration {
-        let Some(field) = section.get(key) else { return default };
-        let percent = match self.scalar(&field, wait) {
-            None => return default,
-            Some(WaitBudget::Span(span)) => return span,
-            Some(WaitBudget::Percent(percent)) => percent,
+        charged: &Charged<'_>,
+    ) -> Option<Duration> {
+        let field = section.get(key)?;
+        let kind = section.keys.kind_of(key);
+        let percent = match self.scalar(&field, |text| wait(text, kind))? {
+            WaitBudget::Span(span) => return Some(span),
+            WaitBudget::Percent(percent) => percent,
         };
-        let used = || charges.iter().map(|charge| &limiters[charge.limiter]);
+        let used = || charged.charges.iter().map(|charge| &charged.limiters[charge.limiter]);
         let Some(rate) = tightest(used()) else {
             // A limiter with a mistake has no rate either.
-            if !is_incomplete && used().all(|limiter| !limiter.algorithms.is_empty()) {
+            if !charged.is_incomplete && used().all(|limiter| !limiter.algorithms.is_empty()) {
                 let reason = "is a percentage of a limiter's period, and no limiter with a rate is \
                               enforced here; write a duration";
                 self.note_at(&field, reason);
             }
-            return default;
+            return None;
         };
+        let Kind::Duration { most, .. } = kind else { return None };
         let micros = rate.period.as_micros() * u128::from(percent) / 100;
-        u64::try_from(micros).map_or(MAX_WAIT, Duration::from_micros).min(MAX_WAIT)
+        Some(u64::try_from(micros).map_or(*most, Duration::from_micros).min(*most))
     }
 
     fn methods(&mut self, section: &ConfigSection<'_>) -> Vec<Method> {
-        let Some(field) = section.get("methods") else { return Vec::new() };
-        let Some(items) = self.list(&field) else { return Vec::new() };
-        if items.is_empty() {
+        if let Some(field) = section.get("methods")
+            && matches!(&field.node.value, YamlValue::List(items) if items.is_empty())
+        {
             self.note_at(&field, "is empty; leave it out for all methods");
         }
-        let mut methods = Vec::new();
-        for (i, node) in items.iter().enumerate() {
-            let item = field.item(i, node);
-            let method = self.scalar(&item, |text| {
-                if METHODS.iter().any(|known| known.eq_ignore_ascii_case(text) && *known != text) {
-                    return Err(format!("must be written in capitals: `{}`", text.to_uppercase()));
-                }
-                Method::from_bytes(text.as_bytes()).map_err(|_| "is no method".to_owned())
-            });
-            let Some(method) = method else { continue };
-            if methods.contains(&method) {
-                self.note_at(&item, "named twice");
-                continue;
+        let read = |text: &str| {
+            if METHODS.iter().any(|known| known.eq_ignore_ascii_case(text) && *known != text) {
+                return Err(format!("must be written in capitals: `{}`", text.to_uppercase()));
             }
-            methods.push(method);
-        }
-        methods
+            Method::from_bytes(text.as_bytes()).map_err(|_| "is no method".to_owned())
+        };
+        self.read_list(section, "methods", |reader, item| reader.scalar(item, read))
     }
 }
 
-fn wait(text: &str) -> Result<WaitBudget, String> {
+fn wait(text: &str, kind: &Kind) -> Result<WaitBudget, String> {
     let Some(percent) = text.strip_suffix('%') else {
-        return span(text, Duration::ZERO, MAX_WAIT).map(WaitBudget::Span);
+        return Duration::read(text, kind).map(WaitBudget::Span);
     };
     match unit::whole(percent.trim_end())? {
         percent @ 1..=MAX_PERCENT => Ok(WaitBudget::Percent(percent)),

@@ -4,17 +4,14 @@ use super::{
     rates::is_auto,
     rules::{Rule, micros},
 };
-use crate::config::{
-    keys::{Choice, LIMITER, RuleKind},
-    reader::{ConfigReader, ConfigSection, Field, positive, span},
-    yaml::YamlValue,
+use crate::{
+    algorithm::Micros,
+    config::{
+        keys::{Choice, LIMITER, RuleKind},
+        reader::{ConfigReader, ConfigSection, Field},
+        yaml::YamlValue,
+    },
 };
-use std::time::Duration;
-
-const MAX_PERMITS: u64 = 1_000_000_000;
-const HOUR: Duration = Duration::from_secs(3600);
-const DAY: Duration = Duration::from_secs(24 * 3600);
-const MILLISECOND: Duration = Duration::from_millis(1);
 
 impl ConfigReader {
     /// Notes a mistake for each key that belongs to another algorithm. Returns whether one is there.
@@ -51,41 +48,31 @@ impl ConfigReader {
 
     /// Reads the keys that an algorithm has in addition to its rate.
     pub(super) fn rule(&mut self, section: &ConfigSection<'_>, kind: RuleKind) -> Option<Rule> {
-        let extra = |text: &str| span(text, Duration::ZERO, HOUR);
-        let margin = match kind {
-            RuleKind::SlidingWindow | RuleKind::LeakyBucket => {
-                match section.get("margin").as_ref().is_some_and(is_auto) {
-                    // An automatic margin begins with none.
-                    true => 0,
-                    false => micros(self.get(section, "margin", Duration::ZERO, extra)),
-                }
-            }
-            _ => 0,
-        };
         Some(match kind {
-            RuleKind::TokenBucket => {
-                Rule::TokenBucket { burst: self.get(section, "burst", None, permits) }
-            }
-            RuleKind::SlidingWindow => Rule::SlidingWindow { margin },
+            RuleKind::TokenBucket => Rule::TokenBucket { burst: self.read(section, "burst") },
+            RuleKind::SlidingWindow => Rule::SlidingWindow { margin: self.margin(section) },
             RuleKind::FixedWindow => Rule::FixedWindow,
-            RuleKind::LeakyBucket => {
-                let capacity = self.get(section, "capacity", None, permits);
-                Rule::LeakyBucket { margin, capacity }
-            }
+            RuleKind::LeakyBucket => Rule::LeakyBucket {
+                margin: self.margin(section),
+                capacity: self.read(section, "capacity"),
+            },
             RuleKind::WarmUp => {
-                let cold_factor = self.get(section, "cold_factor", 3.0, cold_factor);
-                let field = self.required(section, "warm_up", ", as in `warm_up: 4s`")?;
-                let warm_up = self.scalar(&field, |text| span(text, MILLISECOND, HOUR))?;
+                let cold_factor = self.read_by_or_default(section, "cold_factor", cold_factor);
+                let warm_up = self.read_required(section, "warm_up", ", as in `warm_up: 4s`")?;
                 Rule::WarmUp { warm_up: micros(warm_up), cold_factor }
             }
             RuleKind::Concurrency => {
-                let lease = |text: &str| span(text, Duration::from_secs(1), DAY);
-                let lease = self.get(section, "lease", Duration::from_secs(60), lease);
-                let field = self.required(section, "max", ", as in `max: 4`")?;
-                let max = self.scalar(&field, permits)??;
-                Rule::Concurrency { max, lease: micros(lease) }
+                let lease = micros(self.read_or_default(section, "lease"));
+                let max = self.read_required(section, "max", ", as in `max: 4`")?;
+                Rule::Concurrency { max, lease }
             }
         })
+    }
+
+    fn margin(&mut self, section: &ConfigSection<'_>) -> Micros {
+        // An automatic margin begins with none.
+        let is_learned = section.get("margin").as_ref().is_some_and(is_auto);
+        if is_learned { 0 } else { micros(self.read_or_default(section, "margin")) }
     }
 }
 
@@ -112,11 +99,6 @@ pub(super) fn uses(field: &Field<'_>, key: &str) -> bool {
     let Some(key) = LIMITER.specs.iter().find(|own| own.name == key) else { return true };
     let is_of = |kind: RuleKind| key.rules.contains(&kind);
     key.is_for_auto_rates && learns || kind.map_or(!key.rules.is_empty(), is_of)
-}
-
-fn permits(text: &str) -> Result<Option<i64>, String> {
-    let permits = positive(text, MAX_PERMITS)?;
-    i64::try_from(permits).map(Some).map_err(|_| "is too large".into())
 }
 
 fn cold_factor(text: &str) -> Result<f64, &'static str> {

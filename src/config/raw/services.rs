@@ -1,16 +1,11 @@
 //! Reads `services`: for each service an address, or a section with the address and the access to it. Never quotes a token.
 
-use super::address;
 use crate::config::{
-    keys::{DECISIONS, ENVOY_RATE_LIMIT, EXT_AUTHZ, FORWARD_AUTH, Keys, SERVICES},
-    reader::{ConfigReader, ConfigSection, Field, positive, span},
-    services::{
-        DecisionsConfig, ForwardAuthConfig, OriginalRequest, Service, ServiceListener, Services,
-    },
-    yaml::YamlValue,
+    reader::{ConfigReader, ConfigSection},
+    services::{DecisionsConfig, ForwardAuthConfig, Service, ServiceListener, Services},
 };
 use http::StatusCode;
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
 
 impl ConfigReader {
     /// Reads the services. `taken` has the addresses of the other listeners, with their keys.
@@ -19,23 +14,17 @@ impl ConfigReader {
         root: &ConfigSection<'_>,
         taken: [(&'static str, SocketAddr); 2],
     ) -> Services {
-        let mut services = Services::default();
-        let Some(field) = root.get("services") else { return services };
-        let Some(section) = self.section(&field, &SERVICES) else { return services };
-        if let Some(field) = section.get(Service::ForwardAuth.name()) {
-            services.forward_auth = self.forward_auth(&field);
-        }
-        if let Some(field) = section.get(Service::EnvoyRateLimit.name()) {
-            let listener = self.service_listener(&field, &ENVOY_RATE_LIMIT);
-            services.envoy_rate_limit = listener.map(|(listener, _)| listener);
-        }
-        if let Some(field) = section.get(Service::ExtAuthz.name()) {
-            let listener = self.service_listener(&field, &EXT_AUTHZ);
-            services.ext_authz = listener.map(|(listener, _)| listener);
-        }
-        if let Some(field) = section.get(Service::Decisions.name()) {
-            services.decisions = self.decisions(&field);
-        }
+        let Some(section) = self.section_at(root, "services") else { return Services::default() };
+        let services = Services {
+            forward_auth: self.forward_auth(&section),
+            envoy_rate_limit: self
+                .service_listener(&section, Service::EnvoyRateLimit)
+                .map(|(listener, _)| listener),
+            ext_authz: self
+                .service_listener(&section, Service::ExtAuthz)
+                .map(|(listener, _)| listener),
+            decisions: self.decisions(&section),
+        };
         let mut taken = Vec::from(taken);
         for (service, listener) in services.all() {
             let (name, listen) = (service.name(), listener.listen);
@@ -51,84 +40,55 @@ impl ConfigReader {
         services
     }
 
-    fn forward_auth(&mut self, field: &Field<'_>) -> Option<ForwardAuthConfig> {
-        let (listener, section) = self.service_listener(field, &FORWARD_AUTH)?;
-        let mut config = ForwardAuthConfig {
+    fn forward_auth(&mut self, services: &ConfigSection<'_>) -> Option<ForwardAuthConfig> {
+        let (listener, section) = self.service_listener(services, Service::ForwardAuth)?;
+        let denied: Option<&str> = self.read(&section, "denied_status");
+        Some(ForwardAuthConfig {
             listener,
-            original: OriginalRequest::Auto,
-            path_prefix: String::new(),
-            denied_status: None,
-        };
-        if let Some(section) = section {
-            let choices = [
-                ("auto", OriginalRequest::Auto),
-                ("x-forwarded", OriginalRequest::Forwarded),
-                ("x-original", OriginalRequest::Original),
-                ("target", OriginalRequest::Target),
-            ];
-            config.original =
-                self.one_of(&section, "original", &choices).unwrap_or(config.original);
-            config.path_prefix = self.get(&section, "path_prefix", String::new(), path_prefix);
-            let statuses = [
-                ("401", StatusCode::UNAUTHORIZED),
-                ("403", StatusCode::FORBIDDEN),
-                ("429", StatusCode::TOO_MANY_REQUESTS),
-            ];
-            config.denied_status = self.one_of(&section, "denied_status", &statuses);
-        }
-        Some(config)
+            original: self.read_or_default(&section, "original"),
+            path_prefix: self.read_by(&section, "path_prefix", path_prefix).unwrap_or_default(),
+            denied_status: denied.and_then(|status| status.parse::<StatusCode>().ok()),
+        })
     }
 
-    /// Reads the service of programs.
-    fn decisions(&mut self, field: &Field<'_>) -> Option<DecisionsConfig> {
-        let (listener, section) = self.closed_listener(field, &DECISIONS)?;
-        let mut config =
-            DecisionsConfig { listener, max_wait: Duration::from_secs(30), max_waiting: 10_000 };
-        if let Some(section) = section {
-            config.max_wait = self.get(&section, "max_wait", config.max_wait, |text| {
-                span(text, Duration::ZERO, Duration::from_secs(3600))
-            });
-            let most = self.get(&section, "max_waiting", 10_000, |text| positive(text, 10_000_000));
-            config.max_waiting = usize::try_from(most).unwrap_or(usize::MAX);
-        }
-        Some(config)
-    }
-
-    /// Reads the listener of the service of programs. It is closed to other hosts unless they show who they are: nothing is
-    /// before it, while a proxy is before the other services (see the warnings).
-    fn closed_listener<'n>(
-        &mut self,
-        field: &Field<'n>,
-        keys: &Keys,
-    ) -> Option<(ServiceListener, Option<ConfigSection<'n>>)> {
-        let (listener, section) = self.service_listener(field, keys)?;
+    /// Reads the service of programs. It is closed to other hosts unless they show who they are: nothing is before it, while a
+    /// proxy is before the other services (see the warnings).
+    fn decisions(&mut self, services: &ConfigSection<'_>) -> Option<DecisionsConfig> {
+        let name = Service::Decisions.name();
+        let (listener, section) = self.service_listener(services, Service::Decisions)?;
         // After a mistake in its token the listener has none.
-        let says_token = section.as_ref().is_some_and(|section| section.get("token").is_some());
-        if listener.is_open() && !says_token {
+        if let (Some(field), None, true) =
+            (services.get(name), section.get("token"), listener.is_open())
+        {
             self.note_at(
-                field,
+                &field,
                 "other hosts reach this address: set `token`, or `tls` with `client_ca`, or listen on a loopback address",
             );
         }
-        Some((listener, section))
+        Some(DecisionsConfig {
+            listener,
+            max_wait: self.read_or_default(&section, "max_wait"),
+            max_waiting: self.read_or_default(&section, "max_waiting"),
+        })
     }
 
-    /// Reads the listener of a service, and returns its section if it is written as one.
+    /// Reads the listener of a service, and its section, which is empty if the service is written as its address alone.
     fn service_listener<'n>(
         &mut self,
-        field: &Field<'n>,
-        keys: &Keys,
-    ) -> Option<(ServiceListener, Option<ConfigSection<'n>>)> {
-        let YamlValue::Map(_) = field.node.value else {
-            let listen = self.scalar(field, address)?;
-            return Some((ServiceListener { listen, tls: None, token: None }, None));
+        services: &ConfigSection<'n>,
+        service: Service,
+    ) -> Option<(ServiceListener, ConfigSection<'n>)> {
+        let name = service.name();
+        let Some(section) = self.long_form(services, name) else {
+            let listen = self.read(services, name)?;
+            let listener = ServiceListener { listen, tls: None, token: None };
+            return Some((listener, services.empty_at(name)));
         };
-        let section = self.section(field, keys)?;
-        let listen = self.required(&section, "listen", ", as in `listen: 127.0.0.1:8082`");
-        let listen = listen.and_then(|field| self.scalar(&field, address));
+        let how = ", as in `listen: 127.0.0.1:8082`";
+        let listen: Option<SocketAddr> = self.read_required(&section, "listen", how);
         let tls = self.server_tls(&section);
         let token = section.get("token").and_then(|field| self.token(&field));
-        Some((ServiceListener { listen: listen?, tls, token }, Some(section)))
+        Some((ServiceListener { listen: listen?, tls, token }, section))
     }
 }
 

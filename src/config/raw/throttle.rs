@@ -2,23 +2,15 @@
 
 use crate::{
     config::{
-        keys::{RETRY, THROTTLE},
         limiter::LimiterConfig,
-        reader::{
-            ConfigReader, ConfigSection, Field, LimiterName, MAX_TIMEOUT, bytes, positive, span,
-        },
+        reader::{ConfigReader, ConfigSection, LimiterName},
         throttle::{PausedLimiters, RetryConfig, ThrottleConfig},
         unit::Span,
         yaml::YamlValue,
     },
-    throttle::{Condition, MIN_PAUSE, Style, ThrottleRules},
+    throttle::{Condition, ThrottleRules},
 };
 use std::num::NonZeroU32;
-
-const MAX_CONDITIONS: usize = 32;
-const MAX_ATTEMPTS: u64 = 100;
-/// The longest body that may be kept for another attempt.
-const MAX_BODY: usize = 16 << 20;
 
 impl ConfigReader {
     /// Reads `throttle`: `on`, `off`, or a map.
@@ -27,64 +19,54 @@ impl ConfigReader {
         upstream: &ConfigSection<'_>,
         limiters: &[LimiterConfig],
     ) -> ThrottleConfig {
-        let mut throttle = ThrottleConfig::default();
-        let Some(field) = upstream.get("throttle") else { return throttle };
-        if let YamlValue::Scalar(_) | YamlValue::Broken = field.node.value {
-            let choices = [("on", true), ("off", false)];
-            throttle.is_on = self.one_of(upstream, "throttle", &choices).unwrap_or(true);
-            return throttle;
+        let field = upstream.get("throttle");
+        let mut is_on = true;
+        match field.as_ref().map(|field| &field.node.value) {
+            Some(YamlValue::Scalar(_) | YamlValue::Broken) => {
+                is_on = self.read_or_default(upstream, "throttle");
+            }
+            Some(YamlValue::List(_)) => {
+                let reason = "must be `on`, `off` or a map; conditions are written `when: [429]`";
+                field.iter().for_each(|field| self.note_at(field, reason));
+            }
+            Some(YamlValue::Map(_)) | None => {}
         }
-        if let YamlValue::List(_) = field.node.value {
-            self.note_at(
-                &field,
-                "must be `on`, `off` or a map; conditions are written `when: [429]`",
-            );
-            return throttle;
-        }
-        let Some(section) = self.section(&field, &THROTTLE) else { return throttle };
-        let style = self.one_of(&section, "style", &Style::NAMED).unwrap_or(Style::Auto);
-        throttle.rules = ThrottleRules::new(style, self.conditions(&section));
-        let pause = |text: &str| span(text, MIN_PAUSE, MAX_TIMEOUT);
-        let rules = &mut throttle.rules;
-        rules.max_pause = self.get(&section, "max_pause", rules.max_pause, pause);
+        let section = self.long_form(upstream, "throttle");
+        let section = section.unwrap_or_else(|| upstream.empty_at("throttle"));
+        let style = self.read_or_default(&section, "style");
+        let mut rules = ThrottleRules::new(style, self.conditions(&section));
+        rules.max_pause = self.read_or_default(&section, "max_pause");
         let default = rules.default_pause.min(rules.max_pause);
-        rules.default_pause = self.get(&section, "default_pause", default, pause);
+        rules.default_pause = self.read(&section, "default_pause").unwrap_or(default);
         if rules.default_pause > rules.max_pause
             && let Some(field) = section.get("default_pause")
         {
             let reason = format!("is above `max_pause`, which is {}", Span(rules.max_pause));
             self.note_at(&field, reason);
         }
-        let learns = self.one_of(&section, "learn", &[("remaining", true), ("off", false)]);
-        throttle.rules.learns = learns.unwrap_or(true);
-        throttle.pauses = self.paused_limiters(&section, limiters);
-        throttle.retry = self.retry(&section);
-        throttle
+        let learn: &str = self.read_or_default(&section, "learn");
+        rules.learns = learn == "remaining";
+        let pauses = self.paused_limiters(&section, limiters);
+        ThrottleConfig { is_on, rules, pauses, retry: self.retry(&section) }
     }
 
     /// Reads `when`. `None` if it is missing, or after a mistake.
     fn conditions(&mut self, section: &ConfigSection<'_>) -> Option<Vec<Condition>> {
         let field = section.get("when")?;
         let items = self.list(&field)?;
-        if !(1..=MAX_CONDITIONS).contains(&items.len()) {
+        if let Some([least, most]) = section.keys.bounds_without("when", items.len()) {
             let hint =
                 if items.is_empty() { "; to pass refusals on, write `throttle: off`" } else { "" };
-            self.note_at(&field, format!("must hold 1 to {MAX_CONDITIONS} conditions{hint}"));
+            self.note_at(&field, format!("must hold {least} to {most} conditions{hint}"));
             return None;
         }
-        let mut conditions: Vec<Condition> = Vec::new();
-        for (i, node) in items.iter().enumerate() {
-            let item = field.item(i, node);
-            if let YamlValue::Map(_) = node.value {
-                self.note_at(&item, "must be a single value, as in `\"503 with retry-after\"`");
-                continue;
+        let conditions = self.distinct(&field, items, |reader, item| {
+            if let YamlValue::Map(_) = item.node.value {
+                reader.note_at(item, "must be a single value, as in `\"503 with retry-after\"`");
+                return None;
             }
-            let Some(condition) = self.scalar(&item, Condition::parse) else { continue };
-            match conditions.contains(&condition) {
-                true => self.note_at(&item, "named twice"),
-                false => conditions.push(condition),
-            }
-        }
+            reader.scalar(item, Condition::parse)
+        });
         (!conditions.is_empty()).then_some(conditions)
     }
 
@@ -109,35 +91,29 @@ impl ConfigReader {
         if items.is_empty() {
             self.note_at(&field, "pauses nothing; to pass refusals on, write `throttle: off`");
         }
-        let mut paused = Vec::new();
-        for (i, node) in items.iter().enumerate() {
-            let item: Field<'_> = field.item(i, node);
-            let named = self.limiter_named(&item, limiters, |_| Ok(()));
-            let Some(LimiterName::Known(limiter)) = named else { continue };
-            match paused.contains(&limiter) {
-                true => self.note_at(&item, "named twice"),
-                false => paused.push(limiter),
-            }
-        }
-        PausedLimiters::Some(paused)
+        PausedLimiters::Some(self.distinct(
+            &field,
+            items,
+            |reader, item| match reader.limiter_named(item, limiters, |_| Ok(())) {
+                Some(LimiterName::Known(limiter)) => Some(limiter),
+                Some(LimiterName::Missing(_)) | None => None,
+            },
+        ))
     }
 
-    fn retry(&mut self, section: &ConfigSection<'_>) -> RetryConfig {
-        let mut retry = RetryConfig::default();
-        let Some(field) = section.get("retry") else { return retry };
-        if let YamlValue::Scalar(_) = field.node.value {
-            self.note_at(&field, "must be a map, as in `{ attempts: 3, max_body: 64KiB }`");
-            return retry;
+    fn retry(&mut self, throttle: &ConfigSection<'_>) -> RetryConfig {
+        let scalar = throttle.get("retry").filter(|field| field.scalar().is_some());
+        if let Some(field) = &scalar {
+            self.note_at(field, "must be a map, as in `{ attempts: 3, max_body: 64KiB }`");
         }
-        let Some(section) = self.section(&field, &RETRY) else { return retry };
-        retry.attempts = self.get(&section, "attempts", retry.attempts, attempts);
-        retry.max_body =
-            self.get(&section, "max_body", retry.max_body, |text| bytes(text, 0, MAX_BODY));
-        retry
+        let section = match scalar {
+            Some(_) => throttle.empty_at("retry"),
+            None => self.section_or_empty(throttle, "retry"),
+        };
+        let attempts: u32 = self.read_or_default(&section, "attempts");
+        RetryConfig {
+            attempts: NonZeroU32::new(attempts).unwrap_or(NonZeroU32::MIN),
+            max_body: self.read_or_default(&section, "max_body"),
+        }
     }
-}
-
-fn attempts(text: &str) -> Result<NonZeroU32, String> {
-    let attempts = positive(text, MAX_ATTEMPTS)?;
-    u32::try_from(attempts).ok().and_then(NonZeroU32::new).ok_or_else(|| "is too large".into())
 }

@@ -3,11 +3,12 @@
 use crate::{
     algorithm::{Rule, fair::Priority},
     config::{
-        fair::{FairSharing, MAX_WEIGHTS, PRIORITIES, PriorityRule},
-        keys::FAIR,
+        fair::{FairSharing, PRIORITIES, PriorityRule},
+        keys::{FAIR, Kind},
         limiter::{LimiterConfig, Mode},
-        reader::{ConfigReader, ConfigSection, Field, join, positive},
+        reader::{ConfigReader, ConfigSection, Field, join},
         settings::Route,
+        value::Value,
         yaml::YamlValue,
     },
     key::Template,
@@ -15,8 +16,6 @@ use crate::{
 };
 use http::HeaderName;
 use std::collections::{BTreeMap, HashSet};
-
-const MAX_WEIGHT: u64 = 1_000;
 
 impl ConfigReader {
     /// Reads `fair` of a limiter.
@@ -26,9 +25,8 @@ impl ConfigReader {
             self.note_at(&field, "must be a map, as in `fair: { by: \"{header.x-team}\" }`");
             return None;
         }
-        let section = self.section(&field, &FAIR)?;
-        let by = self.required(&section, "by", ", as in `by: \"{header.x-team}\"`");
-        let by = by.and_then(|field| self.scalar(&field, Template::parse));
+        let section = self.section_at(section, "fair")?;
+        let by = self.read_required(&section, "by", ", as in `by: \"{header.x-team}\"`");
         let weights = match section.get("weights") {
             Some(field) => self.weights(&field, by.as_ref()),
             None => BTreeMap::new(),
@@ -39,8 +37,9 @@ impl ConfigReader {
     fn weights(&mut self, field: &Field<'_>, by: Option<&Template>) -> BTreeMap<String, i64> {
         let mut weights = BTreeMap::new();
         let Some(section) = self.map(field) else { return weights };
-        if section.entries.len() > MAX_WEIGHTS {
-            self.note_at(field, format!("must have at most {MAX_WEIGHTS} weights"));
+        let Kind::Map { most, of, .. } = FAIR.kind_of("weights") else { return weights };
+        if section.entries.len() as u64 > *most {
+            self.note_at(field, format!("must have at most {most} weights"));
             return weights;
         }
         // A name that is a credential is quoted by no message.
@@ -48,11 +47,10 @@ impl ConfigReader {
         for (key, node) in section.entries {
             let name = if is_secret { "***" } else { &key.name };
             let item = Field { path: join(&section.path, name), node };
-            let read = |text: &str| positive(text, MAX_WEIGHT);
-            let Some(weight) = self.scalar(&item, read) else { continue };
+            let Some(weight) = self.scalar(&item, |text| i64::read(text, of)) else { continue };
             // A request brings the name in this form.
             let name = by.map_or_else(|| key.name.clone(), |by| by.canonical(&key.name));
-            if weights.insert(name, weight as i64).is_some() {
+            if weights.insert(name, weight).is_some() {
                 self.note(key.place, &item.path, "names a tenant that has a weight already");
             }
         }
@@ -61,7 +59,7 @@ impl ConfigReader {
 
     /// Reads `priority` of a route.
     pub(super) fn priority(&mut self, section: &ConfigSection<'_>) -> PriorityRule {
-        self.get(section, "priority", PriorityRule::Normal, priority)
+        self.read_by_or_default(section, "priority", priority)
     }
 }
 

@@ -3,28 +3,18 @@
 use crate::{
     algorithm::Rule,
     config::{
-        keys::{CHARGE, HEALTH, RESERVED_COST, UPSTREAM},
+        keys::{CHARGE, RESERVED_COST, UPSTREAM},
         limiter::{Charge, LimiterConfig},
-        reader::{
-            ConfigReader, ConfigSection, Field, LimiterName, MAX_TIMEOUT, at_most, join, positive,
-            span,
-        },
+        reader::{ConfigReader, ConfigSection, Field, LimiterName, join},
         settings::Upstream,
-        throttle::ThrottleConfig,
         unit,
         yaml::{self, YamlNode, YamlValue},
     },
     key::{Cost, Reserve, ReservedCost, TrueCost, fixed_cost},
     throttle::Condition,
-    upstream::{
-        ClientTls, HealthCheck, Target, Timeouts,
-        headers::{Edits, Rules},
-    },
+    upstream::{HealthCheck, Target, Timeouts, headers::Edits},
 };
 use http::{HeaderValue, header::ACCEPT_ENCODING, uri::PathAndQuery};
-use std::time::Duration;
-
-const MAX_TARGETS: usize = 100;
 
 impl ConfigReader {
     pub(super) fn upstreams(
@@ -40,9 +30,10 @@ impl ConfigReader {
                     self.note_at(&short, reason);
                     return Vec::new();
                 }
-                let target = self.scalar(&short, Target::parse);
-                let named = |target| Upstream { targets: vec![target], ..plain("default") };
-                target.map(named).into_iter().collect()
+                let target = self.scalar(&short, Target::parse).map(|target| vec![target]);
+                let nothing = ConfigSection::empty(&UPSTREAM);
+                let read = |targets| self.upstream_of("default", targets, &nothing, limiters);
+                target.map(read).into_iter().collect()
             }
             (None, Some(long)) => {
                 if let YamlValue::List(_) | YamlValue::Scalar(_) = long.node.value {
@@ -78,33 +69,47 @@ impl ConfigReader {
         node: &YamlNode,
         limiters: &[LimiterConfig],
     ) -> Upstream {
-        let path = join(path, &key.name);
-        self.name(&path, key);
-        let mut upstream = plain(&key.name);
-        let field = Field { path, node };
-        if let YamlValue::Scalar(_) | YamlValue::Broken = node.value {
-            upstream.targets = vec![self.scalar(&field, Target::parse).unwrap_or_default()];
-            return upstream;
-        }
-        let Some(section) = self.section(&field, &UPSTREAM) else { return upstream };
-        let targets = self.targets(&section);
-        upstream.tls = self.client_tls(&section, &targets);
-        if !targets.is_empty() {
-            upstream.targets = targets;
-        }
-        let limit = |text: &str| span(text, Duration::from_millis(1), MAX_TIMEOUT);
-        let timeouts = &mut upstream.timeouts;
-        timeouts.connect = self.get(&section, "connect_timeout", timeouts.connect, limit);
-        timeouts.response = self.get(&section, "response_timeout", timeouts.response, limit);
-        timeouts.idle = self.get(&section, "idle_timeout", timeouts.idle, limit);
-        upstream.pool_size = self.get(&section, "pool_size", upstream.pool_size, pool_size);
-        upstream.http2 = self.switch(&section, "http2");
-        upstream.health = self.health(&section);
-        upstream.preserve_host = self.switch(&section, "preserve_host");
-        upstream.forwarded = self.switch(&section, "forwarded");
-        upstream.headers = self.header_rules(&section, &upstream.targets);
-        (upstream.limiters, upstream.missing) = self.charges(&section, limiters);
-        upstream.throttle = self.throttle(&section, limiters);
+        let field = Field { path: join(path, &key.name), node };
+        self.name(&field.path, key);
+        let mut section = None;
+        let targets = if let YamlValue::Scalar(_) | YamlValue::Broken = node.value {
+            self.scalar(&field, Target::parse).into_iter().collect()
+        } else {
+            section = self.section(&field, &UPSTREAM);
+            section.as_ref().map_or(Vec::new(), |section| self.targets(section))
+        };
+        let section = section.unwrap_or_else(|| ConfigSection::empty(&UPSTREAM));
+        self.upstream_of(&key.name, targets, &section, limiters)
+    }
+
+    /// Reads all of an upstream but its addresses. After a mistake it has no `targets`.
+    fn upstream_of(
+        &mut self,
+        name: &str,
+        targets: Vec<Target>,
+        section: &ConfigSection<'_>,
+        limiters: &[LimiterConfig],
+    ) -> Upstream {
+        let (limiters_of_all, missing) = self.charges(section, limiters);
+        let mut upstream = Upstream {
+            name: name.to_owned(),
+            tls: self.client_tls(section, &targets),
+            timeouts: Timeouts {
+                connect: self.read_or_default(section, "connect_timeout"),
+                response: self.read_or_default(section, "response_timeout"),
+                idle: self.read_or_default(section, "idle_timeout"),
+            },
+            pool_size: self.read_or_default(section, "pool_size"),
+            http2: self.read_or_default(section, "http2"),
+            health: self.health(section),
+            preserve_host: self.read_or_default(section, "preserve_host"),
+            forwarded: self.read_or_default(section, "forwarded"),
+            headers: self.header_rules(section, &targets),
+            limiters: limiters_of_all,
+            missing,
+            throttle: self.throttle(section, limiters),
+            targets: if targets.is_empty() { vec![Target::default()] } else { targets },
+        };
         if upstream.throttle.rules.when.iter().any(Condition::reads_body) {
             refuse_compression(&mut upstream.headers.request);
         }
@@ -113,19 +118,15 @@ impl ConfigReader {
 
     /// Reads `health`.
     fn health(&mut self, section: &ConfigSection<'_>) -> Option<HealthCheck> {
-        let field = section.get("health").filter(|field| !field.node.is_null())?;
-        let section = self.section(&field, &HEALTH)?;
-        let every = |text: &str| span(text, Duration::from_millis(100), Duration::from_secs(3600));
-        let count = |text: &str| positive(text, 100).map(|count| count as u32);
-        let every = self.get(&section, "every", Duration::from_secs(5), every);
-        let healthy = self.get(&section, "healthy", 2, count);
-        let unhealthy = self.get(&section, "unhealthy", 3, count);
-        let path = self.required(&section, "path", ", as in `path: /healthz`")?;
-        let path = self.scalar(&path, |text| match text.parse::<PathAndQuery>() {
-            Ok(path) if text.starts_with('/') => Ok(path),
-            _ => Err("is no path, as in /healthz"),
-        })?;
-        Some(HealthCheck { path, every, healthy, unhealthy })
+        let section = self.section_at(section, "health")?;
+        let path = self.require_by(&section, "path", ", as in `path: /healthz`", |text| {
+            let path = text.parse::<PathAndQuery>().ok().filter(|_| text.starts_with('/'));
+            path.ok_or("is no path, as in /healthz")
+        });
+        let every = self.read_or_default(&section, "every");
+        let healthy = self.read_or_default(&section, "healthy");
+        let unhealthy = self.read_or_default(&section, "unhealthy");
+        Some(HealthCheck { path: path?, every, healthy, unhealthy })
     }
 
     /// Reads `url` or `urls`. Returns an empty list after a mistake.
@@ -154,8 +155,8 @@ impl ConfigReader {
     /// Reads the addresses of one API. They may differ in host and port, and not in scheme or base path.
     fn addresses_of(&mut self, field: &Field<'_>) -> Vec<Target> {
         let Some(items) = self.list(field) else { return Vec::new() };
-        if !(1..=MAX_TARGETS).contains(&items.len()) {
-            self.note_at(field, format!("must hold 1 to {MAX_TARGETS} URLs"));
+        if let Some([least, most]) = UPSTREAM.bounds_without("urls", items.len()) {
+            self.note_at(field, format!("must hold {least} to {most} URLs"));
         }
         let mut targets: Vec<Target> = Vec::new();
         for (i, node) in items.iter().enumerate() {
@@ -274,8 +275,8 @@ impl ConfigReader {
         let what = ": the permits that are reserved until the answer says the cost";
         let reserve = self.required(&section, "reserve", what);
         let reserve = reserve.and_then(|field| self.scalar(&field, Reserve::parse));
-        let default = self.get(&section, "default", 1, fixed_cost);
-        let settle = self.get(&section, "settle", None, |text| TrueCost::parse(text).map(Some));
+        let default = self.read_by_or_default(&section, "default", fixed_cost);
+        let settle = self.read_by(&section, "settle", TrueCost::parse);
         Some(Cost::Reserved(Box::new(ReservedCost { reserve: reserve?, default, settle })))
     }
 }
@@ -293,29 +294,6 @@ pub(super) fn refuse_compression(request: &mut Edits) {
     let named = request.set.iter().chain(&request.add).map(|(name, _)| name);
     if !named.chain(&request.remove).any(|name| name == ACCEPT_ENCODING) {
         request.set.push((ACCEPT_ENCODING, HeaderValue::from_static("identity")));
-    }
-}
-
-fn pool_size(text: &str) -> Result<usize, String> {
-    usize::try_from(at_most(text, 100_000)?).map_err(|_| "is too large".into())
-}
-
-/// Returns an upstream with every default and no real address.
-fn plain(name: &str) -> Upstream {
-    Upstream {
-        name: name.to_owned(),
-        targets: vec![Target::default()],
-        timeouts: Timeouts::default(),
-        pool_size: 1024,
-        http2: false,
-        tls: ClientTls::default(),
-        health: None,
-        preserve_host: false,
-        forwarded: false,
-        headers: Rules::default(),
-        limiters: Vec::new(),
-        missing: Vec::new(),
-        throttle: ThrottleConfig::default(),
     }
 }
 

@@ -26,7 +26,14 @@ fn one_message(text: &str, message: &str) {
 #[test]
 fn omitted_client_limits_have_defaults() {
     let config = good("");
-    assert_eq!((config.client, config.limits), (ClientLimits::default(), Limits::default()));
+    let client = ClientLimits {
+        header_timeout: Duration::from_secs(10),
+        idle_timeout: Duration::from_secs(75),
+        body_timeout: Duration::from_secs(30),
+        max_connections: None,
+        max_connections_per_address: None,
+    };
+    assert_eq!((config.client, config.limits), (client, Limits::default()));
     assert_eq!(config.client.header_timeout, Duration::from_secs(10));
     assert_eq!(config.client.idle_timeout, Duration::from_secs(75));
     assert_eq!(config.client.body_timeout, Duration::from_secs(30));

@@ -1,7 +1,10 @@
 //! Tests the addresses of upstreams and how the gateway speaks to them; `certificates.rs` tests their certificates.
 
 use super::parse;
-use crate::config::{Config, ThrottleConfig};
+use crate::{
+    config::{Config, PausedLimiters, ThrottleConfig},
+    throttle::ThrottleRules,
+};
 use rstest::rstest;
 use std::time::Duration;
 
@@ -215,7 +218,13 @@ fn connections_that_the_upstream_closes_first_are_a_warning() {
 fn an_upstream_throttles_by_default() {
     for text in ["url: http://a", "url: http://a, throttle: on", "url: http://a, throttle: {}"] {
         let throttle = &with(text).expect("a config").upstreams[0].throttle;
-        assert_eq!(*throttle, ThrottleConfig::default(), "{text}");
+        let expected = ThrottleConfig {
+            is_on: true,
+            rules: ThrottleRules::default(),
+            pauses: PausedLimiters::All,
+            retry: throttle.retry,
+        };
+        assert_eq!(*throttle, expected, "{text}");
         let when: Vec<_> = throttle.rules.when.iter().map(ToString::to_string).collect();
         assert_eq!(when, ["429", "503 with retry-after"]);
         assert_eq!((throttle.retry.attempts.get(), throttle.retry.max_body), (3, 65_536));

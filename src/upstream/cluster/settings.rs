@@ -54,17 +54,3 @@ pub struct AddressMetrics {
     /// Counts each health check that failed.
     pub checks_failed: Counter,
 }
-
-// === impl Timeouts ===
-
-impl Default for Timeouts {
-    fn default() -> Self {
-        Self {
-            connect: Duration::from_secs(2),
-            response: Duration::from_secs(30),
-            // Below the keep-alive of common origins (Node: 5 s): a connection that the origin closes first may
-            // take a request down with it.
-            idle: Duration::from_secs(4),
-        }
-    }
-}
