@@ -8,6 +8,7 @@ mod descriptors;
 mod headers;
 mod limiters;
 mod limits_from;
+mod names;
 mod observability;
 mod rates;
 mod route_conflicts;

@@ -19,7 +19,7 @@ pub(in crate::config) const ADMIN: Keys = Keys {
             .says("`token`: reading needs the token, too, except for `/metrics`, `/healthz` and `/readyz`"),
     ],
     others: &[
-        meant(&["address", "bind"], &["listen"]),
-        meant(&["password", "auth", "bearer"], &["token"]),
+        meant("address bind", "listen"),
+        meant("password auth bearer", "token"),
     ],
 };

@@ -20,7 +20,7 @@ pub(in crate::config) const CHARGE: Keys = Keys {
                 `0` there takes nothing, and one with another value than such a number is answered 400. A `concurrency` \
                 limiter takes no cost"),
     ],
-    others: &[replaced(&["name"], &["limiter"], "write it as in `{ limiter: a, cost: 5 }`")],
+    others: &[replaced("name", "limiter", "write it as in `{ limiter: a, cost: 5 }`")],
 };
 
 pub(in crate::config) const RESERVED_COST: Keys = Keys {
@@ -38,8 +38,8 @@ pub(in crate::config) const RESERVED_COST: Keys = Keys {
                 the true cost are refunded, and a shortfall is a debt that moves later slots"),
     ],
     others: &[
-        meant(&["estimate", "max", "cost"], &["reserve"]),
-        meant(&["actual"], &["settle"]),
-        meant(&["fallback"], &["default"]),
+        meant("estimate max cost", "reserve"),
+        meant("actual", "settle"),
+        meant("fallback", "default"),
     ],
 };

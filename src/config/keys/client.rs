@@ -30,12 +30,12 @@ pub(in crate::config) const CLIENT: Keys = Keys {
                 have no limit; with `proxy_protocol` the address that they name has one"),
     ],
     others: &[
-        meant(&["timeout", "request_timeout"], &["header_timeout", "body_timeout"]),
-        meant(&["client_header_timeout", "request_headers_timeout"], &["header_timeout"]),
-        meant(&["client_body_timeout", "send_timeout"], &["body_timeout"]),
-        meant(&["keepalive_timeout", "keep_alive"], &["idle_timeout"]),
-        meant(&["maxconn"], &["max_connections"]),
-        meant(&["max_connections_per_ip", "limit_conn"], &["max_connections_per_address"]),
+        meant("timeout request_timeout", "header_timeout body_timeout"),
+        meant("client_header_timeout request_headers_timeout", "header_timeout"),
+        meant("client_body_timeout send_timeout", "body_timeout"),
+        meant("keepalive_timeout keep_alive", "idle_timeout"),
+        meant("maxconn", "max_connections"),
+        meant("max_connections_per_ip limit_conn", "max_connections_per_address"),
     ],
 };
 
@@ -59,22 +59,11 @@ pub(in crate::config) const LIMITS: Keys = Keys {
             .says("the request target; above it 414"),
     ],
     others: &[
-        meant(
-            &["client_max_body_size", "max_body_size", "body_bytes", "max_request_bytes"],
-            &["body"],
-        ),
-        meant(
-            &[
-                "max_header_bytes",
-                "header_size",
-                "large_client_header_buffers",
-                "max_request_headers_kb",
-            ],
-            &["header_bytes"],
-        ),
-        meant(&["max_headers", "max_headers_count"], &["headers"]),
-        meant(&["url", "uri_bytes"], &["uri"]),
-        elsewhere(&["max_connections"], CLIENTS),
+        meant("client_max_body_size max_body_size body_bytes max_request_bytes", "body"),
+        meant("max_header_bytes header_size large_client_header_buffers max_request_headers_kb", "header_bytes"),
+        meant("max_headers max_headers_count", "headers"),
+        meant("url uri_bytes", "uri"),
+        elsewhere("max_connections", CLIENTS),
     ],
 };
 
@@ -91,8 +80,8 @@ pub(in crate::config) const PATHS: Keys = Keys {
             .says("dots and spaces at the end of a path or of a segment are cut off (`strip`), or belong to it (`keep`)"),
     ],
     others: &[
-        meant(&["case", "case_sensitive", "case_insensitive", "ignore_case"], &["fold_case"]),
-        meant(&["slash", "encoded_slashes", "allow_encoded_slashes"], &["encoded_slash"]),
-        meant(&["dots"], &["trailing_dots"]),
+        meant("case case_sensitive case_insensitive ignore_case", "fold_case"),
+        meant("slash encoded_slashes allow_encoded_slashes", "encoded_slash"),
+        meant("dots", "trailing_dots"),
     ],
 };

@@ -28,11 +28,8 @@ pub(in crate::config) const DESCRIPTOR: Keys = Keys {
             .says("the calls that may wait at one time in one gateway; a further one is an error"),
     ],
     others: &[
-        meant(&["matches", "entries"], &["match"]),
-        meant(&["limiter"], &["limiters"]),
-        elsewhere(
-            &["cost"],
-            "a cost belongs to a limiter, as in `limiters: [{ limiter: search, cost: 5 }]`",
-        ),
+        meant("matches entries", "match"),
+        meant("limiter", "limiters"),
+        elsewhere("cost", "a cost belongs to a limiter, as in `limiters: [{ limiter: search, cost: 5 }]`"),
     ],
 };

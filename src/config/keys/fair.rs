@@ -17,9 +17,9 @@ pub(in crate::config) const FAIR: Keys = Keys {
                 of one of weight 1"),
     ],
     others: &[
-        meant(&["key", "tenant"], &["by"]),
-        meant(&["weight"], &["weights"]),
-        elsewhere(&["priority"], "it belongs to the route, as in `priority: high`"),
-        elsewhere(&["priorities"], "each route has its own, as in `priority: high`"),
+        meant("key tenant", "by"),
+        meant("weight", "weights"),
+        elsewhere("priority", "it belongs to the route, as in `priority: high`"),
+        elsewhere("priorities", "each route has its own, as in `priority: high`"),
     ],
 };

@@ -18,11 +18,11 @@ pub(in crate::config) const HEADERS: Keys = Keys {
                 such as [those of CORS](http.md#cors)"),
     ],
     others: &[
-        elsewhere(&[ANY], "write `headers: { request: { set: { NAME: ... } } }`, or `response`"),
-        elsewhere(&["set", "add", "remove"], WHICH),
-        meant(&["req", "upstream"], &["request"]),
-        meant(&["downstream", "hide"], &["response"]),
-        meant(&["refusal", "refusals", "gateway", "errors", "cors"], &["own"]),
+        elsewhere(ANY, "write `headers: { request: { set: { NAME: ... } } }`, or `response`"),
+        elsewhere("set add remove", WHICH),
+        meant("req upstream", "request"),
+        meant("downstream hide", "response"),
+        meant("refusal refusals gateway errors cors", "own"),
     ],
 };
 
@@ -42,11 +42,11 @@ pub(in crate::config) const EDITS: Keys = Keys {
                 the URL of the upstream, so that a `location` leads the caller to the gateway"),
     ],
     others: &[
-        elsewhere(&[ANY], "write `set: { NAME: ... }`, or `add`"),
-        meant(&["overwrite"], &["set"]),
-        meant(&["append"], &["add"]),
-        meant(&["delete", "unset", "hide", "drop"], &["remove"]),
-        meant(&["rewrite", "edit", "substitute"], &["replace"]),
+        elsewhere(ANY, "write `set: { NAME: ... }`, or `add`"),
+        meant("overwrite", "set"),
+        meant("append", "add"),
+        meant("delete unset hide drop", "remove"),
+        meant("rewrite edit substitute", "replace"),
     ],
 };
 

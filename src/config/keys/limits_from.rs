@@ -18,8 +18,8 @@ pub(in crate::config) const LIMITS_FROM: Keys = Keys {
             .says("the pause between two queries"),
     ],
     others: &[
-        meant(&["sql"], &["query"]),
-        meant(&["interval"], &["every"]),
-        meant(&["database", "dsn"], &["url"]),
+        meant("sql", "query"),
+        meant("interval", "every"),
+        meant("database dsn", "url"),
     ],
 };

@@ -21,7 +21,7 @@ pub(in crate::config) const ACCESS_LOG: Keys = Keys {
             .default("off")
             .says("whether a line has the client's `User-Agent`, its first 256 characters"),
     ],
-    others: &[meant(&["form"], &["format"]), meant(&["agent"], &["user_agent"])],
+    others: &[meant("form", "format"), meant("agent", "user_agent")],
 };
 
 pub(in crate::config) const LOG: Keys = Keys {
@@ -30,7 +30,7 @@ pub(in crate::config) const LOG: Keys = Keys {
     specs: &[choice::<EventFormat>("format")
         .otherwise("`text` when stderr is a terminal, otherwise `json`")
         .says("the form of the lines")],
-    others: &[meant(&["form"], &["format"]), elsewhere(&["level"], LEVEL)],
+    others: &[meant("form", "format"), elsewhere("level", LEVEL)],
 };
 
 pub(in crate::config) const LEVEL: &str =
@@ -49,11 +49,8 @@ pub(in crate::config) const TRACING: Keys = Keys {
                 sender records it"),
     ],
     others: &[
-        meant(&["endpoint", "url", "collector"], &["otlp"]),
-        meant(&["ratio", "sampling"], &["sample"]),
-        elsewhere(
-            &["headers"],
-            "headers are those of the environment variable OTEL_EXPORTER_OTLP_HEADERS",
-        ),
+        meant("endpoint url collector", "otlp"),
+        meant("ratio sampling", "sample"),
+        elsewhere("headers", "headers are those of the environment variable OTEL_EXPORTER_OTLP_HEADERS"),
     ],
 };

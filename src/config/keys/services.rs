@@ -24,10 +24,10 @@ pub(in crate::config) const SERVICES: Keys = Keys {
                 and Envoy (`ext_authz` over HTTP), see [services](services/README.md)"),
     ],
     others: &[
-        meant(&["ratelimit", "rate_limit", "envoy"], &["envoy_rate_limit"]),
-        meant(&["forwardAuth", "auth_request"], &["forward_auth"]),
-        meant(&["envoy_ext_authz"], &["ext_authz"]),
-        meant(&["decision", "acquire"], &["decisions"]),
+        meant("ratelimit rate_limit envoy", "envoy_rate_limit"),
+        meant("forwardAuth auth_request", "forward_auth"),
+        meant("envoy_ext_authz", "ext_authz"),
+        meant("decision acquire", "decisions"),
     ],
 };
 
@@ -52,9 +52,9 @@ pub(in crate::config) const FORWARD_AUTH: Keys = Keys {
     others: &[
         ADDRESS,
         PASSWORD,
-        meant(&["prefix"], &["path_prefix"]),
-        meant(&["status", "denied"], &["denied_status"]),
-        meant(&["headers"], &["original"]),
+        meant("prefix", "path_prefix"),
+        meant("status denied", "denied_status"),
+        meant("headers", "original"),
     ],
 };
 
@@ -85,12 +85,12 @@ pub(in crate::config) const DECISIONS: Keys = Keys {
         number("max_waiting", 1..=10_000_000).default("10000")
             .says("the calls that may wait at one time in one gateway; a further one gets 503 `queue-full`"),
     ],
-    others: &[ADDRESS, PASSWORD, meant(&["timeout"], &["max_wait"])],
+    others: &[ADDRESS, PASSWORD, meant("timeout", "max_wait")],
 };
 
 /// Names that users write for the keys which every service has.
-const ADDRESS: Other = meant(&["address", "bind"], &["listen"]);
-const PASSWORD: Other = meant(&["password"], &["token"]);
+const ADDRESS: Other = meant("address bind", "listen");
+const PASSWORD: Other = meant("password", "token");
 
 /// The key `token` of a service that is called by gRPC.
 const GRPC_TOKEN: KeySpec = key("token", Kind::Secret)

@@ -59,9 +59,10 @@ pub(in crate::config) struct Keys {
 
 /// Wrong keys that users of other gateways write, and the hint for them.
 pub(in crate::config) struct Other {
-    names: Names,
-    /// The keys that the user probably meant. They are not reported as missing.
-    meant: Names,
+    /// The wrong keys, with spaces between them.
+    names: &'static str,
+    /// The keys that the user probably meant, with spaces between them. They are not reported as missing.
+    meant: &'static str,
     /// The hint, if "did you mean" and the names are not enough. A value that is one short word replaces the example in `<5>`.
     says: Option<&'static str>,
 }
@@ -240,12 +241,14 @@ impl Keys {
         written: Option<&str>,
         listed: impl Fn(&str) -> bool,
     ) -> (String, Vec<&'static str>) {
-        let other = |name: &str| self.others.iter().find(|other| other.names.contains(&name));
+        let has = |other: &&Other, name: &str| other.names.split(' ').any(|own| own == name);
+        let other = |name: &str| self.others.iter().find(|other| has(other, name));
         if let Some(other) = other(name) {
-            let names: Vec<_> = other.meant.iter().map(|meant| format!("`{meant}`")).collect();
+            let meant: Vec<_> = other.meant.split_terminator(' ').collect();
+            let names: Vec<_> = meant.iter().map(|meant| format!("`{meant}`")).collect();
             let ask = || format!("did you mean {}?", names.join(" or "));
             let says = other.says.map_or_else(ask, |says| fill_example(says, written));
-            return (says, other.meant.to_vec());
+            return (says, meant);
         }
         let names = || self.specs.iter().map(|key| key.name);
         if let Some(best) = nearest(name, names()) {
@@ -296,20 +299,22 @@ fn fill_example(says: &str, written: Option<&str>) -> String {
     }
 }
 
-type Names = &'static [&'static str];
-
 /// Wrong keys for which a message asks "did you mean" the keys `meant`.
-pub(super) const fn meant(names: Names, meant: Names) -> Other {
+pub(super) const fn meant(names: &'static str, meant: &'static str) -> Other {
     Other { names, meant, says: None }
 }
 
 /// Wrong keys for which a message says where the setting belongs.
-pub(super) const fn elsewhere(names: Names, says: &'static str) -> Other {
-    Other { names, meant: &[], says: Some(says) }
+pub(super) const fn elsewhere(names: &'static str, says: &'static str) -> Other {
+    Other { names, meant: "", says: Some(says) }
 }
 
 /// Wrong keys that replace the keys `meant`, with a message of their own.
-pub(super) const fn replaced(names: Names, meant: Names, says: &'static str) -> Other {
+pub(super) const fn replaced(
+    names: &'static str,
+    meant: &'static str,
+    says: &'static str,
+) -> Other {
     Other { names, meant, says: Some(says) }
 }
 

@@ -39,25 +39,10 @@ pub(in crate::config) const STORE: Keys = Keys {
                 always by `EVALSHA` (`off`), which costs them several times as much, see [functions](redis.md#functions)"),
     ],
     others: &[
-        meant(&["ssl"], &["tls"]),
-        elsewhere(
-            &[
-                "type",
-                "address",
-                "host",
-                "port",
-                "user",
-                "username",
-                "password",
-                "db",
-                "database",
-                "sentinels",
-                "master_name",
-            ],
-            STORE_URL,
-        ),
-        elsewhere(&["ca", "cert", "key", "server_name"], STORE_CERTS),
-        meant(&["fallback", "failure_mode", "fail_open", "on_error"], &["on_failure"]),
+        meant("ssl", "tls"),
+        elsewhere("type address host port user username password db database sentinels master_name", STORE_URL),
+        elsewhere("ca cert key server_name", STORE_CERTS),
+        meant("fallback failure_mode fail_open on_error", "on_failure"),
     ],
 };
 

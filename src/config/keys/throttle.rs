@@ -34,13 +34,13 @@ pub(in crate::config) const THROTTLE: Keys = Keys {
                 limiter that has this quota. A quota that is used up can pause it. They never raise it"),
     ],
     others: &[
-        meant(&["vendor", "dialect"], &["style"]),
-        meant(&["on", "if", "status", "statuses", "conditions", "codes"], &["when"]),
-        meant(&["pause"], &["default_pause", "pauses"]),
-        meant(&["limiters"], &["pauses"]),
-        meant(&["backoff", "min_pause"], &["default_pause"]),
-        elsewhere(&["retries", "attempts", "max_retries"], ATTEMPTS),
-        elsewhere(&["max_body"], "it is written `retry: { max_body: <64KiB> }`"),
+        meant("vendor dialect", "style"),
+        meant("on if status statuses conditions codes", "when"),
+        meant("pause", "default_pause pauses"),
+        meant("limiters", "pauses"),
+        meant("backoff min_pause", "default_pause"),
+        elsewhere("retries attempts max_retries", ATTEMPTS),
+        elsewhere("max_body", "it is written `retry: { max_body: <64KiB> }`"),
     ],
 };
 
@@ -56,10 +56,10 @@ pub(in crate::config) const RETRY: Keys = Keys {
                 keeps none. All kept bodies together are bounded by [`limits.retry_bodies`](#limits)"),
     ],
     others: &[
-        meant(&["max_attempts", "retries", "max_retries", "num_retries"], &["attempts"]),
-        meant(&["body", "max_body_size", "buffer"], &["max_body"]),
-        elsewhere(&["backoff"], "the time between attempts is the pause, see `default_pause`"),
-        elsewhere(&["per_try_timeout"], "each attempt has the upstream's `response_timeout`"),
+        meant("max_attempts retries max_retries num_retries", "attempts"),
+        meant("body max_body_size buffer", "max_body"),
+        elsewhere("backoff", "the time between attempts is the pause, see `default_pause`"),
+        elsewhere("per_try_timeout", "each attempt has the upstream's `response_timeout`"),
     ],
 };
 

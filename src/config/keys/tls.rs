@@ -22,11 +22,11 @@ pub(in crate::config) const TLS: Keys = Keys {
                 first pair"),
     ],
     others: &[
-        meant(&["certificate", "ssl_certificate", "crt", "chain"], &["cert"]),
-        meant(&["private_key", "ssl_certificate_key"], &["key"]),
-        meant(&["ca", "ca_file", "verify_client", "ssl_client_certificate"], &["client_ca"]),
-        meant(&["certs"], &["certificates"]),
-        elsewhere(&["min_version", "protocols", "alpn"], VERSIONS),
+        meant("certificate ssl_certificate crt chain", "cert"),
+        meant("private_key ssl_certificate_key", "key"),
+        meant("ca ca_file verify_client ssl_client_certificate", "client_ca"),
+        meant("certs", "certificates"),
+        elsewhere("min_version protocols alpn", VERSIONS),
     ],
 };
 
@@ -40,9 +40,9 @@ pub(in crate::config) const CERTIFICATE: Keys = Keys {
             .says("PEM: its private key, not encrypted. It may be the same file as `cert`"),
     ],
     others: &[
-        meant(&["certificate", "crt"], &["cert"]),
-        meant(&["private_key"], &["key"]),
-        elsewhere(&["host", "server_name"], "the names are in the certificate"),
+        meant("certificate crt", "cert"),
+        meant("private_key", "key"),
+        elsewhere("host server_name", "the names are in the certificate"),
     ],
 };
 
@@ -61,11 +61,11 @@ pub(in crate::config) const STORE_TLS: Keys = Keys {
                 that Sentinels or the Cluster name, which is usually an address"),
     ],
     others: &[
-        meant(&["ca_file", "ca_cert"], &["ca"]),
-        meant(&["certificate", "client_cert", "crt"], &["cert"]),
-        meant(&["private_key", "client_key"], &["key"]),
-        meant(&["sni"], &["server_name"]),
-        elsewhere(&["insecure", "insecure_skip_verify", "verify"], ALWAYS_CHECKED),
+        meant("ca_file ca_cert", "ca"),
+        meant("certificate client_cert crt", "cert"),
+        meant("private_key client_key", "key"),
+        meant("sni", "server_name"),
+        elsewhere("insecure insecure_skip_verify verify", ALWAYS_CHECKED),
     ],
 };
 

@@ -76,9 +76,10 @@ impl ConfigReader {
     pub(super) fn limits(&mut self, root: &ConfigSection<'_>) -> Limits {
         // Quotas under `limits` are a mistake that is noted already.
         let has_quotas = root.meant.iter().any(|(meant, _)| *meant == "limiters");
-        let section = match has_quotas {
-            true => root.empty_at("limits"),
-            false => self.section_or_empty(root, "limits"),
+        let section = if has_quotas {
+            root.empty_at("limits")
+        } else {
+            self.section_or_empty(root, "limits")
         };
         self.limits_in(&section)
     }
@@ -86,8 +87,10 @@ impl ConfigReader {
     fn limits_in(&mut self, section: &ConfigSection<'_>) -> Limits {
         let header_bytes = self.read_or_default(section, "header_bytes");
         // The request line is a part of what `header_bytes` bounds.
-        let uri: usize = self.read_or_default(section, "uri");
-        let uri = if section.get("uri").is_some() { uri } else { uri.min(header_bytes / 2) };
+        let uri = self.read(section, "uri").unwrap_or_else(|| {
+            let most: usize = self.read_or_default(&ConfigSection::empty(section.keys), "uri");
+            most.min(header_bytes / 2)
+        });
         if uri >= header_bytes
             && let Some(field) = section.get("uri")
         {

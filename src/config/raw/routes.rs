@@ -1,11 +1,13 @@
 //! Reads `routes`, and checks that no two of them match the same requests.
 
-use super::{route_conflicts::add_head, route_paths::parameters, upstreams::refuse_compression};
+use super::{
+    names::find, route_conflicts::add_head, route_paths::parameters, upstreams::refuse_compression,
+};
 use crate::{
     config::{
         keys::{Kind, ROUTE},
         limiter::{Charge, LimiterConfig, Mode},
-        reader::{ConfigReader, ConfigSection, Field, find, join},
+        reader::{ConfigReader, ConfigSection, Field, join},
         settings::{Route, Upstream},
         unit::{self, Rate},
         value::Value,

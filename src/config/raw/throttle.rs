@@ -1,9 +1,10 @@
 //! Reads `throttle` of an upstream.
 
+use super::names::LimiterName;
 use crate::{
     config::{
         limiter::LimiterConfig,
-        reader::{ConfigReader, ConfigSection, LimiterName},
+        reader::{ConfigReader, ConfigSection},
         throttle::{PausedLimiters, RetryConfig, ThrottleConfig},
         unit::Span,
         yaml::YamlValue,

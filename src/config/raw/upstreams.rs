@@ -1,11 +1,12 @@
 //! Reads `upstream` and `upstreams`, and the limiters that upstreams and routes name.
 
+use super::names::LimiterName;
 use crate::{
     algorithm::Rule,
     config::{
         keys::{CHARGE, RESERVED_COST, UPSTREAM},
         limiter::{Charge, LimiterConfig},
-        reader::{ConfigReader, ConfigSection, Field, LimiterName, join},
+        reader::{ConfigReader, ConfigSection, Field, join},
         settings::Upstream,
         unit,
         yaml::{self, YamlNode, YamlValue},

@@ -16,33 +16,9 @@ fn schema_and_parser_know_the_same_keys() {
         assert_eq!(object["additionalProperties"], false, "{place}");
     };
     defined("", &keys::ROOT);
-    defined("/$defs/admin", &keys::ADMIN);
-    defined("/$defs/access_log", &keys::ACCESS_LOG);
-    defined("/$defs/log", &keys::LOG);
-    defined("/$defs/services", &keys::SERVICES);
-    defined("/$defs/forward_auth", &keys::FORWARD_AUTH);
-    defined("/$defs/tracing", &keys::TRACING);
-    defined("/$defs/envoy_rate_limit", &keys::ENVOY_RATE_LIMIT);
-    defined("/$defs/ext_authz", &keys::EXT_AUTHZ);
-    defined("/$defs/decisions", &keys::DECISIONS);
-    defined("/$defs/descriptor", &keys::DESCRIPTOR);
-    defined("/$defs/store", &keys::STORE);
-    defined("/$defs/store_tls", &keys::STORE_TLS);
-    defined("/$defs/upstream", &keys::UPSTREAM);
-    defined("/$defs/throttle", &keys::THROTTLE);
-    defined("/$defs/retry", &keys::RETRY);
-    defined("/$defs/limiter", &keys::LIMITER);
-    defined("/$defs/fair", &keys::FAIR);
-    defined("/$defs/charge", &keys::CHARGE);
-    defined("/$defs/reserved_cost", &keys::RESERVED_COST);
-    defined("/$defs/route", &keys::ROUTE);
-    defined("/$defs/tls", &keys::TLS);
-    defined("/$defs/certificate", &keys::CERTIFICATE);
-    defined("/$defs/client", &keys::CLIENT);
-    defined("/$defs/limits", &keys::LIMITS);
-    defined("/$defs/paths", &keys::PATHS);
-    defined("/$defs/headers", &keys::HEADERS);
-    defined("/$defs/edits", &keys::EDITS);
+    for section in keys::SECTIONS {
+        defined(&format!("/$defs/{}", section.name), section);
+    }
 }
 
 #[test]
