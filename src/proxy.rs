@@ -9,15 +9,11 @@ mod budget;
 mod client;
 mod connecting;
 mod current;
-mod decisions;
 mod drain;
-mod ext_authz;
+mod exchange;
 mod forward;
-mod forward_auth;
 mod interim;
-mod original;
 mod quota_left;
-mod rate_limit;
 mod read_ahead;
 mod record;
 mod refusal;
@@ -28,48 +24,44 @@ mod resend;
 mod respond;
 mod retry;
 mod service;
-mod service_token;
 mod settling;
 mod websocket;
 mod tunnel;
-mod unary;
 mod upgrade;
 mod validate;
 
 pub use arrival::Arrival;
+pub(crate) use attempt::Attempt;
 pub use body::{Body, BodyError};
 pub use budget::budget;
+pub(crate) use budget::deadline;
 pub use client::{Client, ClientConnection};
 pub use current::CurrentProxy;
+pub(crate) use exchange::{Exchange, Routed};
+pub(crate) use forward::spoilt;
+pub(crate) use record::Record;
+pub(crate) use request_id::X_REQUEST_ID;
 pub use request_json::json_body;
 pub use respond::Ending;
+pub(crate) use respond::{Replied, put_head};
 
 use crate::{
-    answer::{Failure, grpc},
-    config::Config,
-    key::Parts,
-    limit::{self, Callee},
+    answer::Failure,
+    config::{Config, Service},
+    limit,
     plan::{Plan, RoutePolicy, WorkerCounters},
-    route::host_of,
-    store::{Checks, Store},
-    upstream::{
-        Pool, RequestBody, Upload, UploadLimits,
-        headers::{self, HeaderFlags},
-    },
+    store::{Check, Store},
+    upstream::{Pool, headers::HeaderFlags},
 };
-use attempt::Attempt;
-use bytes::Bytes;
-use connecting::FirstConnection;
 use drain::Drain;
-use forward::spoilt;
-use http::{HeaderValue, Request, Response, StatusCode, Uri, Version, header::EXPECT};
-use http_body::Body as _;
-use record::Record;
+use http::{HeaderValue, Request, Response, StatusCode};
 use request_id::RequestIds;
-use std::{error::Error, pin::pin, sync::Arc, time::Duration};
+use std::{
+    pin::pin,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
 use tokio::time::Instant;
 use tunnel::Tunnels;
-use upgrade::Upgrade;
 
 /// The data plane of one worker: it serves requests by the limits and to the upstreams of its plan. Clones share it.
 #[derive(Debug, Clone)]
@@ -91,34 +83,6 @@ struct Inner {
     drain: Arc<Drain>,
 }
 
-/// A request from its arrival to its answer. Dropped before that, it is counted and logged as cancelled.
-struct Exchange<'a> {
-    record: Record<'a>,
-    client: &'a Arc<Client>,
-    is_http2: bool,
-    is_grpc: bool,
-    /// The connection has to close after the answer: what the client sends next may be the rest of this request.
-    closes: bool,
-}
-
-/// A request whose route is known: the only kind that can be limited and forwarded.
-struct Routed<'a> {
-    /// Its index.
-    route: usize,
-    policy: &'a RoutePolicy,
-    /// The questions to its limiters, if they are the same for all requests of the route.
-    fixed: Option<&'a Checks>,
-    /// How long it may wait.
-    budget: Duration,
-    request: &'a mut Request<Upload>,
-    /// Its `Host`, until it is a request for the upstream.
-    host: Option<HeaderValue>,
-    seen: HeaderFlags,
-    upgrade: Option<Upgrade>,
-    /// Its client sends no body before it is asked for it.
-    is_expected: bool,
-}
-
 // === impl Proxy ===
 
 impl Proxy {
@@ -133,55 +97,86 @@ impl Proxy {
         Self(Arc::new(Inner { plan, worker, store, upstreams, tunnels, ids, drain }))
     }
 
+    /// The plan by which it serves.
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.0.plan
+    }
+
+    /// The store of its limiters.
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+        &self.0.store
+    }
+
     /// Where this worker counts.
-    fn own(&self) -> &WorkerCounters {
+    pub(crate) fn counters(&self) -> &WorkerCounters {
         &self.0.plan.counters[self.0.worker]
     }
 
-    /// Serves a request of `client`: every step from the request to its answer, in order. A future that is dropped on the
-    /// way (the client is gone, say) refunds what it took, and the request is counted and logged as cancelled.
-    pub async fn serve<B>(
-        &self,
-        client: &Arc<Client>,
-        request: Request<B>,
-    ) -> (Response<Body>, Ending)
-    where
-        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
-    {
-        let (mut arrival, mut head) = (Arrival::new(request), Response::new(()));
-        let (body, ending) = self.answer(client, &mut arrival, &mut head).await;
-        (head.map(|()| body), ending)
+    /// Where this worker counts the requests that `service` decides; `None` if the plan does not have the service.
+    pub(crate) fn service_counters(&self, service: Service) -> Option<&WorkerCounters> {
+        let own = self.0.plan.services.iter().find(|own| own.service == service)?;
+        Some(&own.workers[self.0.worker])
     }
 
-    /// Serves a request that stays where it is: a request is 250 bytes, which each call that takes it over would copy. The head
-    /// of the answer is put into `head`, for the same reason.
+    /// The id of a request: its own, or a new one.
+    pub(crate) fn request_id<B>(&self, request: &mut Request<B>) -> HeaderValue {
+        let seen = HeaderFlags::of(request.headers());
+        self.0.ids.of(request.headers_mut(), seen)
+    }
+
+    /// Serves a request of `client`: every step from the request to its answer, in order. A future that is dropped on the way
+    /// (the client is gone, say) refunds what it took, and the request is counted and logged as cancelled.
+    ///
+    /// The request stays where it is: it is 250 bytes, which each call that takes it over would copy. The head of the answer
+    /// is put into `head`, for the same reason.
     pub(crate) async fn answer(
         &self,
         client: &Arc<Client>,
-        Arrival { request, body }: &mut Arrival,
+        arrival: &mut Arrival,
         head: &mut Response<()>,
-    ) -> (Body, Ending) {
-        let is_http2 = request.version() == Version::HTTP_2;
-        // Only a gRPC client understands a failure in gRPC's own form.
-        let is_grpc = is_http2 && grpc::is_call(request);
-        let seen = HeaderFlags::of(request.headers());
-        let id = self.0.ids.of(request.headers_mut(), seen);
-        let mut exchange = Exchange {
-            record: Record::new(self, client, id, request),
-            client,
-            is_http2,
-            is_grpc,
-            closes: false,
-        };
-        let outcome = match self.route(&mut exchange.record, client, (request, body), seen) {
+    ) -> Replied {
+        let mut exchange = Exchange::open(self, client, arrival);
+        let outcome = match exchange.route() {
             Ok(mut routed) => {
                 let forwarded = pin!(self.forward(&mut exchange, &mut routed, head));
                 client.unless_left(forwarded).await
             }
             Err(failure) => Err(failure),
         };
-        respond::finish(outcome, &mut exchange, head)
+        exchange.finish(outcome, head)
+    }
+
+    /// Counts the permits with which a request is sent. `indices` are those of its checks among those of the route; `None` if
+    /// it has all of them.
+    #[inline]
+    pub(crate) fn count_permits(
+        &self,
+        policy: &RoutePolicy,
+        checks: &[Check],
+        indices: Option<&[usize]>,
+    ) {
+        for (i, check) in checks.iter().enumerate() {
+            // A limiter with several rates has a check for each.
+            if let (limiter, 0) = policy.owner(indices.map_or(i, |indices| indices[i])) {
+                let cost = u64::try_from(check.cost).unwrap_or_default();
+                self.counters().limiters[limiter].permits.fetch_add(cost, Relaxed);
+            }
+        }
+        let plan = &self.0.plan;
+        let heard = &plan.heard[policy.upstream];
+        heard.remaining.sends(checks, || plan.micros(Instant::now()));
+    }
+
+    /// Refuses a request as long as `limits_from` has not added a limiter of its route.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::MissingLimiter`] with the names of the limiters.
+    pub(crate) fn require_limiters(&self, policy: &RoutePolicy) -> Result<(), Failure> {
+        let Some(names) = &policy.missing else { return Ok(()) };
+        let every = self.0.plan.config.limits_from.as_ref().map(|from| from.every);
+        let retry_after = limit::micros(every.unwrap_or_default());
+        Err(Failure::MissingLimiter { names: names.clone(), retry_after })
     }
 
     /// Begins the drain, which closes all connections at `end`. A request that waits for a later slot gets 503 at once.
@@ -206,137 +201,7 @@ impl Proxy {
 
     /// Counts and logs what was no request; it was answered with `status`.
     pub fn unparsed(&self, client: &Client, status: StatusCode) {
-        record::unparsed(&self.0.plan, self.own(), client.ip, status);
-    }
-
-    async fn forward<'p>(
-        &'p self,
-        exchange: &mut Exchange<'_>,
-        routed: &mut Routed<'p>,
-        answer: &mut Response<()>,
-    ) -> Result<Body, Failure> {
-        if !routed.is_expected {
-            routed.request.body_mut().look_ahead().await.map_err(spoilt)?;
-        }
-        let own;
-        let checks = match routed.fixed {
-            Some(checks) => Some(checks),
-            None => {
-                headers::remove_alike(routed.request.headers_mut(), &routed.policy.read_headers);
-                let body = match routed.policy.is_special {
-                    true => Box::pin(self.before_limits(routed)).await?,
-                    false => None,
-                };
-                own = match self.checks(exchange, routed, body.as_deref())? {
-                    Some((checks, policy)) => {
-                        routed.policy = policy;
-                        Some(checks)
-                    }
-                    None => None,
-                };
-                own.as_ref()
-            }
-        };
-        let upstream = &self.0.upstreams[routed.policy.upstream];
-        let since = exchange.record.started;
-        let mut pool = FirstConnection::new(upstream, since, since + routed.budget);
-        let Some(checks) = checks else {
-            let connection = match pool.at_hand() {
-                Some(connection) => connection,
-                None => {
-                    let ready = pool.ready().await;
-                    exchange.record.waited_beside(pool.connecting);
-                    exchange.record.connected(pool.made);
-                    ready?
-                }
-            };
-            return self.send(exchange, routed, None, (&mut None, connection), answer).await;
-        };
-        let (way, mut granted) = ((routed.route, routed.policy), None);
-        let connected = {
-            let mut attempt =
-                Attempt::first(self, &mut exchange.record, way, checks, routed.budget);
-            let paced = limit::pace(&self.0.store, checks, &mut attempt, &mut pool).await;
-            paced.map(|(reservation, connection)| {
-                granted = Some(reservation);
-                connection
-            })
-        };
-        exchange.record.waited_beside(pool.connecting);
-        exchange.record.connected(pool.made);
-        self.send(exchange, routed, Some(checks), (&mut granted, connected?), answer).await
-    }
-
-    /// The questions to the limiters of a request, if they depend on the request, with the policy of these limiters.
-    /// `None`: nothing limits it.
-    fn checks<'p>(
-        &'p self,
-        exchange: &mut Exchange<'_>,
-        routed: &Routed<'p>,
-        body: Option<&[u8]>,
-    ) -> Result<Option<(Checks, &'p RoutePolicy)>, Failure> {
-        let (config, request) = (&self.0.plan.config, &*routed.request);
-        let (client, rule) = (exchange.client, &routed.policy.priority);
-        let refused = |why: String| Failure::BadRequest(why.into());
-        let priority = exchange.record.priority(rule, request.headers(), client.is_trusted);
-        let priority = priority.map_err(refused)?;
-        let parts = || Parts {
-            client_ip: client.client_ip(request.headers(), &config.trusted_proxies),
-            host: asked_host(request.uri(), routed.host.as_ref()),
-            method: request.method(),
-            uri: request.uri(),
-            headers: request.headers(),
-            body,
-            paths: config.paths,
-            template: config.routes[routed.route].path.template().map(|template| &**template),
-            descriptor: None,
-        };
-        routed.policy.checks(&self.0.plan.limiters, priority, parts).map_err(refused)
-    }
-
-    /// Validates a request and finds its route, with all that applies to the requests of that.
-    fn route<'a>(
-        &'a self,
-        record: &mut Record<'a>,
-        client: &Client,
-        (request, incoming): (&'a mut Request<Upload>, &mut Option<RequestBody>),
-        seen: HeaderFlags,
-    ) -> Result<Routed<'a>, Failure> {
-        let config = &self.0.plan.config;
-        let host = validate::request(client, (&config.limits, &config.paths), request, seen)?;
-        let demands = validate::demands(&config.limits, request, seen);
-        let upgrade = Upgrade::asked(request, incoming.is_none(), seen);
-        if seen.has(HeaderFlags::CONNECTION) {
-            headers::remove_nominated(request.headers_mut());
-        }
-        let uri = request.uri();
-        let (routes, table) = (&config.routes, &self.0.plan.table);
-        let covers = |one: usize, other: usize| routes[one].covers(&routes[other]);
-        let asked = if table.names_hosts() { asked_host(uri, host.as_ref()) } else { None };
-        let found = table.find_covering(request.method(), asked, uri.path(), covers);
-        let found = found.map_err(|ambiguous| Failure::Malformed(ambiguous.to_string().into()))?;
-        let Some(route) = found else { return Err(Failure::NoRoute) };
-        record.route = Some(route);
-        demands?;
-        let own = self.own();
-        let policy = own.direct[route].policy;
-        let (fixed, policy) = (own.fixed[policy].as_ref(), &self.0.plan.policies[policy]);
-        let is_h2 = request.version() == Version::HTTP_2;
-        let body = UploadLimits {
-            limit: config.limits.body,
-            patience: config.client.body_timeout,
-            trailers: config.limits.header_bytes,
-        };
-        if let Some(incoming) = incoming.take() {
-            *request.body_mut() = Upload::new(incoming, is_h2, body, &client.boundary);
-        }
-        let is_expected = seen.has(HeaderFlags::EXPECT) && expects(request);
-        let budget = match seen.has(HeaderFlags::PATIENCE) {
-            true => budget(policy.max_wait, policy.max_wait_cap, request.headers()),
-            // The cap is for those who ask.
-            false => policy.max_wait,
-        };
-        Ok(Routed { route, policy, fixed, budget, request, host, seen, upgrade, is_expected })
+        record::unparsed(&self.0.plan, self.counters(), client.ip, status);
     }
 }
 
@@ -366,32 +231,6 @@ impl Inner {
 /// The failure that the gateway answers with.
 pub fn validate<B>(config: &Config, request: &Request<B>) -> Result<(), Failure> {
     let seen = HeaderFlags::of(request.headers());
-    validate::message((&config.limits, &config.paths), request, seen)?;
+    validate::message(config, request, seen)?;
     validate::demands(&config.limits, request, seen)
-}
-
-/// The host that a request with the field `host` is for, without port. The authority of an absolute target outranks it
-/// (RFC 9112 section 3.2.2).
-fn asked_host<'r>(uri: &'r Uri, host: Option<&'r HeaderValue>) -> Option<&'r str> {
-    let host = match uri.authority() {
-        Some(authority) => Some(authority.as_str()),
-        None => host.and_then(|host| str::from_utf8(host.as_bytes()).ok()),
-    };
-    host.map(host_of)
-}
-
-/// Whether the client of `request` sends no body before it is asked for it, by the upstream. Removes `Expect` where no body
-/// follows or the client speaks HTTP/1.0, and otherwise holds the body until it is asked for.
-fn expects(request: &mut Request<Upload>) -> bool {
-    let Some(expect) = request.headers().get(EXPECT) else { return false };
-    let is_expected = expect.as_bytes().eq_ignore_ascii_case(b"100-continue");
-    if request.body().is_end_stream() || request.version() < Version::HTTP_11 {
-        // There is no body to wait for, or the client does not know the field (RFC 9110 section 10.1.1).
-        request.headers_mut().remove(EXPECT);
-        return false;
-    }
-    if is_expected {
-        request.body_mut().hold();
-    }
-    is_expected
 }

@@ -7,8 +7,8 @@ use super::{
 };
 use crate::{
     config::{AdminConfig, AdminRead},
-    decision::foreign_host,
     log::{Permit, Throttle},
+    services::permits::foreign_host,
 };
 use axum::{
     Extension, Json,

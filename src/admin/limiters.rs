@@ -7,12 +7,14 @@ use super::{
     shown::{self, state},
 };
 use crate::{
-    algorithm::{Grant, Level},
+    algorithm::Level,
     answer::end,
     config::Mode,
-    decision, key, learn, limit,
-    plan::{LimiterPlan, release as release_permit},
-    store::{Answer, Check, Checks, Decision, Source, Store, StoreError},
+    key, learn,
+    limit::{self, Admission},
+    plan::LimiterPlan,
+    services::permits::{self, LeasedPermit},
+    store::{Answer, Check, Checks, Decision, Store, StoreError},
     suggest::suggest,
 };
 use axum::{
@@ -141,30 +143,29 @@ pub(super) async fn acquire(
     let checks: Checks = checks(plan, key.as_deref(), cost)?.into();
     let limit = |i: usize| checks[i].algorithm.limit();
     if plan.limiter.mode == Mode::Off || !admin.plan.config.limiting {
-        let level = Level { remaining: limit(0), ..Level::default() };
-        return Ok(Json(decision::shown(&name, None, 0, limit(0), level)));
+        return Ok(Json(permits::give_uncounted(plan, limit(0))));
     }
+    let refuse = |refusal: Decision| {
+        let Decision { retry_after, bound_by, level, .. } = refusal;
+        Json(permits::describe(&name, Some(retry_after), 0, limit(bound_by), level))
+    };
     if let Some((bound_by, until)) = admin.store.pauses().held(&checks) {
         let left = until.saturating_duration_since(Instant::now()).as_micros();
         let left = i64::try_from(left).unwrap_or(i64::MAX);
-        let level = Decision::paused(bound_by, left).level;
-        return Ok(Json(decision::shown(&name, Some(left), 0, limit(bound_by), level)));
+        return Ok(refuse(Decision::paused(bound_by, left)));
     }
-    let is_lease = checks.iter().any(Check::is_lease);
     // The admin side has no queue for concurrency permits: a program that gets none asks again.
+    let is_lease = checks.iter().any(Check::is_lease);
     let budget = if is_lease { Duration::ZERO } else { Duration::from_millis(max_wait_ms) };
-    let ticket = is_lease.then(|| admin.store.calls().ticket().ticket);
-    let budget = limit::micros(budget);
-    let decided = admin.store.reserve(&checks, budget, ticket).get().await?;
-    let limited = (!decided.admitted).then_some(decided.retry_after);
-    let mut answer =
-        decision::shown(&name, limited, decided.wait, limit(decided.bound_by), decided.level);
-    // A limiter in `mode: observe` that would have refused gives no concurrency permit.
-    let has_place = decided.parts.first().is_some_and(|part| part.at == 0);
-    if let Some(ticket) = ticket.filter(|_| has_place) {
-        decision::add_permit(&mut answer, &checks[0], ticket.grant());
-    }
-    Ok(Json(answer))
+    let store: Arc<dyn Store> = admin.store.clone();
+    Ok(match limit::ask(&store, &checks, budget).await? {
+        Admission::Granted(mut reservation) => {
+            let wait = limit::micros(reservation.wait);
+            Json(permits::give(&name, wait, &mut reservation).answer)
+        }
+        Admission::Refused(refusal) => refuse(refusal),
+        Admission::Queued(waiter) => refuse(Decision::paused(waiter.bound_by, 0)),
+    })
 }
 
 pub(super) async fn renew(
@@ -172,9 +173,8 @@ pub(super) async fn renew(
     Path(name): Path<String>,
     body: std::result::Result<Json<Lease>, JsonRejection>,
 ) -> Result<Json<Value>> {
-    let (check, grant) = admin.lease(&name, body?.0)?;
-    let renewed = admin.store.renew(Source::Shared, &check, grant).get().await?;
-    Ok(Json(json!({ "renewed": renewed })))
+    let permit = admin.permit(&name, body?.0)?;
+    Ok(Json(permit.renew(&*admin.store).await?))
 }
 
 pub(super) async fn release(
@@ -182,11 +182,11 @@ pub(super) async fn release(
     Path(name): Path<String>,
     body: std::result::Result<Json<Lease>, JsonRejection>,
 ) -> Result<Json<Value>> {
-    let (check, grant) = admin.lease(&name, body?.0)?;
+    let permit = admin.permit(&name, body?.0)?;
     let store: Arc<dyn Store> = admin.store.clone();
-    release_permit(&store, Source::Shared, check, grant);
+    let released = permit.release(&store);
     admin.store.flush().await;
-    Ok(Json(json!({ "released": true })))
+    Ok(Json(released))
 }
 
 // === shared by the pages
@@ -211,14 +211,14 @@ impl Admin {
         })
     }
 
-    fn lease(&self, name: &str, Lease { key, lease }: Lease) -> Result<(Check, Grant)> {
-        decision::permit(self.limiter(name)?, key.as_deref(), &lease).map_err(bad)
+    fn permit(&self, name: &str, Lease { key, lease }: Lease) -> Result<LeasedPermit> {
+        LeasedPermit::named(self.limiter(name)?, key.as_deref(), &lease).map_err(bad)
     }
 }
 
 /// Returns the checks with which the limiter is asked about one bucket.
 pub(super) fn checks(plan: &LimiterPlan, key: Option<&str>, cost: i64) -> Result<Vec<Check>> {
-    decision::checks(plan, key, cost).map_err(bad)
+    permits::checks(plan, key, cost).map_err(bad)
 }
 
 fn has_level(plan: &LimiterPlan) -> bool {

@@ -1,6 +1,6 @@
 //! The answer of an admin page that is an error: a problem of `application/problem+json`.
 
-use crate::{decision::in_plain_words, store::StoreError};
+use crate::{services::permits::in_plain_words, store::StoreError};
 use axum::{
     body::to_bytes,
     extract::rejection::JsonRejection,

@@ -1,7 +1,7 @@
 //! Writes limiters and decisions as the JSON of the admin pages. Never asks a store.
 
 use super::Admin;
-pub(super) use crate::decision::millis;
+pub(super) use crate::services::permits::millis;
 use crate::{
     algorithm::{
         Level, MAX_BUDGET, Micros,

@@ -6,17 +6,17 @@ use super::{Proxy, forward::Received, record::Record};
 use crate::{
     algorithm::Micros,
     answer::{Failure, is_reason},
-    limit::{self, Caller, Reservation, Waiter},
+    limit::{self, Admission, AlwaysReady, Caller, Reservation, Waiter},
     metrics::Verdict,
     plan::{RecentReason, RoutePolicy, Waiting},
-    store::{Checks, Decision, Source, StoreError},
+    store::{Check, Checks, Decision, Source, StoreError},
 };
 use notes::{Times, is_logged};
 use std::{future::pending, time::Duration};
 use tokio::time::Instant;
 
 /// An attempt to send a request, as the side that asks the limiters.
-pub(super) struct Attempt<'r, 'p> {
+pub(crate) struct Attempt<'r, 'p> {
     proxy: &'r Proxy,
     record: &'r mut Record<'p>,
     /// Index of the route.
@@ -44,10 +44,11 @@ pub(super) struct Attempt<'r, 'p> {
 
 impl<'r, 'p> Attempt<'r, 'p> {
     /// The first attempt of a request, which may wait for `budget` from its first wait on.
-    pub(super) fn first(
+    pub(crate) fn first(
         proxy: &'r Proxy,
         record: &'r mut Record<'p>,
-        (route, policy): (usize, &'r RoutePolicy),
+        route: usize,
+        policy: &'r RoutePolicy,
         checks: &'r Checks,
         budget: Duration,
     ) -> Self {
@@ -73,44 +74,60 @@ impl<'r, 'p> Attempt<'r, 'p> {
         }
     }
 
-    /// An attempt after a refusal by the upstream, within what is left of the request's budget. It asks for everything
-    /// again.
-    pub(super) fn retry(
-        proxy: &'r Proxy,
-        record: &'r mut Record<'p>,
-        (route, policy): (usize, &'r RoutePolicy),
-        (checks, refused): (&'r Checks, &'r mut Option<Box<Received>>),
-        budget: Duration,
-    ) -> Self {
-        let again = Self::again(proxy, record, (route, policy), checks, budget);
-        Self { refused: Some(refused), ..again }
+    /// Makes it an attempt after another one of the same request. The budget has begun with the request, and the request may
+    /// wait however many others do.
+    pub(super) fn again(self) -> Self {
+        let until = Some(self.record.started + self.budget);
+        Self { is_at_max_waiting: false, until, ..self }
     }
 
-    /// A second attempt, within what is left of the request's budget. It asks for all permits again, except for the
-    /// concurrency permits, which the request still holds.
-    pub(super) fn second(
-        proxy: &'r Proxy,
-        record: &'r mut Record<'p>,
-        (route, policy): (usize, &'r RoutePolicy),
-        (checks, indices): (&'r Checks, &'r [usize]),
-        budget: Duration,
-    ) -> Self {
-        let again = Self::again(proxy, record, (route, policy), checks, budget);
-        Self { indices: Some(indices), ..again }
+    /// Makes it an attempt after a refusal by the upstream, which is freed when this one waits for a slot.
+    pub(super) fn after_refusal(self, refused: &'r mut Option<Box<Received>>) -> Self {
+        Self { refused: Some(refused), ..self }
     }
 
-    /// An attempt after another one of the same request. `budget` has begun with the request, and it may wait however many
-    /// others do.
-    fn again(
-        proxy: &'r Proxy,
-        record: &'r mut Record<'p>,
-        (route, policy): (usize, &'r RoutePolicy),
-        checks: &'r Checks,
-        budget: Duration,
-    ) -> Self {
-        let until = record.started + budget;
-        let first = Self::first(proxy, record, (route, policy), checks, budget);
-        Self { is_at_max_waiting: false, until: Some(until), ..first }
+    /// Makes it an attempt with checks of these indices among those of the route.
+    pub(super) fn with_indices(self, indices: &'r [usize]) -> Self {
+        Self { indices: Some(indices), ..self }
+    }
+
+    /// Takes the permits of a call that a program or another proxy makes, and returns at the instant of the call.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`limit::pace`].
+    pub(crate) async fn pace(mut self) -> Result<Reservation, Failure> {
+        let (store, checks) = (&self.proxy.0.store, self.checks);
+        let paced = limit::pace(store, checks, &mut self, &mut AlwaysReady::default()).await;
+        self.record.waited();
+        paced.map(|(reservation, ())| reservation)
+    }
+
+    /// Asks once for the permits of a call whose instant comes within `budget`. The program waits for that itself.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::pace`], and [`Failure::QueueFull`] instead of a place in a queue.
+    pub(crate) async fn promise(mut self, budget: Duration) -> Result<Reservation, Failure> {
+        // A place in a queue is only of use to a call that waits.
+        let budget = if self.checks.iter().any(Check::is_lease) { Duration::ZERO } else { budget };
+        let promised = match limit::ask(&self.proxy.0.store, self.checks, budget).await {
+            Ok(Admission::Granted(reservation)) => match reservation.paused() {
+                None => {
+                    self.granted(&reservation);
+                    Ok(reservation)
+                }
+                Some(covering) => {
+                    drop(reservation);
+                    Err(self.refused(Decision::paused(covering.index, covering.left())))
+                }
+            },
+            Ok(Admission::Refused(decision)) => Err(self.refused(decision)),
+            Ok(Admission::Queued(_)) => Err(Failure::QueueFull { retry_after: 0 }),
+            Err(error) => Err(self.undecided(error)),
+        };
+        self.record.waited();
+        promised
     }
 
     /// The index of a check among those of the route.

@@ -111,17 +111,17 @@ impl Body {
     }
 
     /// Bytes that are all there: our own, or an upstream's whole body.
-    pub(super) fn whole(bytes: Bytes) -> Self {
+    pub(crate) fn whole(bytes: Bytes) -> Self {
         Self(BodySource::Whole((!bytes.is_empty()).then_some(bytes)))
     }
 
     /// None.
-    pub(super) fn empty() -> Self {
+    pub(crate) fn empty() -> Self {
         Self(BodySource::Whole(None))
     }
 
     /// The one message of a gRPC answer that is a success.
-    pub(super) fn unary(message: Bytes) -> Self {
+    pub(crate) fn unary(message: Bytes) -> Self {
         Self(BodySource::Unary(Box::new(UnaryBody { message: Some(message), has_trailers: true })))
     }
 

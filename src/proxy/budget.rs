@@ -18,7 +18,7 @@ pub fn budget(max_wait: Duration, max_wait_cap: Duration, headers: &HeaderMap) -
 }
 
 /// The time that the client of a gRPC call leaves for its answer; `None` if it waits as long as it takes.
-pub(super) fn deadline(headers: &HeaderMap) -> Option<Duration> {
+pub(crate) fn deadline(headers: &HeaderMap) -> Option<Duration> {
     headers.get(GRPC_TIMEOUT).and_then(grpc_timeout)
 }
 

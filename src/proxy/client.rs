@@ -21,10 +21,10 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// The client at the other end of a connection. All requests on the connection share it.
 pub struct Client {
-    pub(super) ip: IpAddr,
+    pub(crate) ip: IpAddr,
     pub(super) forwarded_for: HeaderValue,
     /// Whether it is one of `trusted_proxies`, whose forwarding headers are believed.
-    pub(super) is_trusted: bool,
+    pub(crate) is_trusted: bool,
     /// Whether its connection to the gateway is TLS.
     pub(super) is_tls: bool,
     /// The gateway's port, as the client knows it.
@@ -78,7 +78,7 @@ impl Client {
     }
 
     /// The address of the caller: that of the client, or the one that a trusted proxy names.
-    pub(super) fn client_ip(&self, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
+    pub(crate) fn client_ip(&self, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
         match self.is_trusted {
             true => key::client_ip(self.ip, headers, trusted),
             false => self.ip,
@@ -86,7 +86,7 @@ impl Client {
     }
 
     /// The client at `ip`, for which this one speaks. The connection is that of this one.
-    pub(super) fn for_client(&self, ip: IpAddr, trusted: &[IpNet]) -> Self {
+    pub(crate) fn for_client(&self, ip: IpAddr, trusted: &[IpNet]) -> Self {
         let new = Self::new(ip, 0, self.is_tls, trusted, self.line.clone());
         Self { port: self.port.clone(), ..new }
     }
@@ -104,7 +104,7 @@ impl Client {
 
     /// Waits for an answer unless the client leaves. The answer is pinned by the caller: a future that is passed by value is
     /// copied.
-    pub(super) async fn unless_left<T>(
+    pub(crate) async fn unless_left<T>(
         &self,
         mut answer: Pin<&mut impl Future<Output = Result<T, Failure>>>,
     ) -> Result<T, Failure> {

@@ -1,7 +1,10 @@
 //! The exchange with the upstream: the client's request on a connection, and what came back as the client gets it.
 
 use super::{
-    Body, Client, Exchange, Proxy, Routed, interim,
+    Body, Client, Exchange, Proxy, Routed,
+    attempt::Attempt,
+    connecting::FirstConnection,
+    interim,
     read_ahead::ReadAhead,
     record::Record,
     request_id::X_REQUEST_ID,
@@ -10,9 +13,9 @@ use super::{
 use crate::{
     answer::{Failure, PACEWAY_ORIGIN},
     config,
-    limit::Reservation,
+    limit::{self, Callee, Reservation},
     plan::RoutePolicy,
-    store::{Check, Checks},
+    store::Checks,
     throttle::ThrottleRules,
     upstream::{
         self, Answered, Connection, Replay, Sent, Target, Upload, UploadControl, UploadError,
@@ -20,9 +23,9 @@ use crate::{
         headers::{self, AddedHeaders, ForwardContext, HeaderFlags},
     },
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body as _;
-use std::{borrow::Cow, mem, sync::atomic::Ordering::Relaxed, time::Duration};
+use std::{borrow::Cow, mem, time::Duration};
 use tokio::time::Instant;
 
 /// The times that a request was sent, if it was sent more than once.
@@ -63,6 +66,51 @@ pub(super) struct AttemptTimes {
 // === impl Proxy ===
 
 impl Proxy {
+    /// Takes the permits of a request and a connection to its upstream, and sends it at its instant.
+    pub(super) async fn forward<'p>(
+        &'p self,
+        exchange: &mut Exchange<'p>,
+        routed: &mut Routed<'p>,
+        answer: &mut Response<()>,
+    ) -> Result<Body, Failure> {
+        if !routed.is_expected {
+            exchange.arrival.request.body_mut().look_ahead().await.map_err(spoilt)?;
+        }
+        let own;
+        let checks = match routed.fixed {
+            Some(checks) => Some(checks),
+            None => {
+                let headers = exchange.arrival.request.headers_mut();
+                headers::remove_alike(headers, &routed.policy.read_headers);
+                own = exchange.checks(routed).await?;
+                own.as_ref()
+            }
+        };
+        let upstream = &self.0.upstreams[routed.policy.upstream];
+        let since = exchange.record.started;
+        let mut pool = FirstConnection::new(upstream, since, since + routed.budget);
+        let mut granted = None;
+        let connected = match checks {
+            Some(checks) => {
+                let (record, budget) = (&mut exchange.record, routed.budget);
+                let mut attempt =
+                    Attempt::first(self, record, routed.route, routed.policy, checks, budget);
+                let paced = limit::pace(&self.0.store, checks, &mut attempt, &mut pool).await;
+                paced.map(|(reservation, connection)| {
+                    granted = Some(reservation);
+                    connection
+                })
+            }
+            None => match pool.at_hand() {
+                Some(connection) => Ok(connection),
+                None => pool.ready().await,
+            },
+        };
+        exchange.record.waited_beside(pool.connecting);
+        exchange.record.connected(pool.made);
+        self.send(exchange, routed, checks, (&mut granted, connected?), answer).await
+    }
+
     /// Sends a request, now that its instant has come. From here on its permits are spent. The head of the response is put
     /// into `answer`, where it stays: it is 120 bytes, which each function that returned it would copy.
     pub(super) async fn send(
@@ -73,27 +121,36 @@ impl Proxy {
         (reservation, connection): (&mut Option<Reservation>, Connection),
         answer: &mut Response<()>,
     ) -> Result<Body, Failure> {
-        let (record, client) = (&mut exchange.record, exchange.client);
+        let (client, seen) = (exchange.client, exchange.seen);
+        let (record, request) = (&mut exchange.record, &mut exchange.arrival.request);
         if connection.is_http2() && routed.upgrade.as_ref().is_some_and(Upgrade::is_by_h2) {
             return Err(Failure::BadRequest("this upstream takes no WebSockets".into()));
         }
-        let (version, upload) = (routed.request.version(), routed.request.body().control());
+        let (version, upload) = (request.version(), request.body().control());
         let upgrade = routed.upgrade.take();
         let config = &self.0.plan.config.upstreams[routed.policy.upstream];
         let target = self.0.upstreams[routed.policy.upstream].target_of(&connection);
         let added = AddedHeaders::default();
         let mut outgoing = Outgoing { added, version, upload, replay: Replay::none() };
         let way = (&**client, target);
-        routed.for_upstream(config, upgrade.as_ref(), &record.id, way, &mut outgoing.added)?;
+        routed.for_upstream(
+            request,
+            seen,
+            config,
+            upgrade.as_ref(),
+            &record.id,
+            way,
+            &mut outgoing.added,
+        )?;
         if upgrade.is_none() {
-            outgoing.replay = self.keep_body(routed);
+            outgoing.replay = self.keep_body(request, routed);
         }
         if let Some(reservation) = reservation {
             reservation.spend();
-            self.spent(routed.policy, reservation.checks(), None);
+            self.count_permits(routed.policy, reservation.checks(), None);
         }
         record.sent();
-        record.sent_on(&connection, routed.request.headers_mut());
+        record.sent_on(&connection, request.headers_mut());
         // As in `attempt`, whose future would cost each request copies of its response.
         let hears = (version == Version::HTTP_11).then_some(client);
         let mut started = Instant::now();
@@ -101,13 +158,13 @@ impl Proxy {
             let Outgoing { added, upload, replay, .. } = &mut outgoing;
             let inform = interim::pass(hears, upload);
             let way = (started, &mut *replay);
-            let sent = connection.send(routed.request, added, way, &inform, answer).await;
+            let sent = connection.send(request, added, way, &inform, answer).await;
             let failed = match sent {
                 Ok(Sent::Answer(answered)) => break 'sent answered,
                 Ok(Sent::Resend(again)) => {
                     let way = (added, replay, &mut started, &inform, &mut *answer);
                     let first = reservation.as_ref();
-                    match Box::pin(self.send_again(record, routed, first, *again, way)).await {
+                    match Box::pin(self.send_again(exchange, routed, first, *again, way)).await {
                         Ok(answered) => break 'sent answered,
                         Err(error) => error,
                     }
@@ -117,7 +174,7 @@ impl Proxy {
             return Err(unanswered(failed, upload.as_ref(), reservation.take()));
         };
         let Answered { body, seen, at } = answered;
-        let times = self.answered(record, routed, answer.status(), (started, at));
+        let times = self.answered(&mut exchange.record, routed, answer.status(), (started, at));
         if !config.throttle.rules.concerns(answer.status(), seen) {
             self.learn(routed, reservation.as_ref(), times, false);
             let (way, came) = ((&outgoing, upgrade), (&mut *answer, body, seen));
@@ -135,22 +192,6 @@ impl Proxy {
         self.pass_on(exchange, routed, (&outgoing, upgrade), (answer, body, seen), kept)
     }
 
-    /// Counts the permits with which a request is sent. `indices` are those of its checks among those of the route; `None` if
-    /// it has all of them.
-    #[inline]
-    pub(super) fn spent(&self, policy: &RoutePolicy, checks: &[Check], indices: Option<&[usize]>) {
-        for (i, check) in checks.iter().enumerate() {
-            // A limiter with several rates has a check for each.
-            if let (limiter, 0) = policy.owner(indices.map_or(i, |indices| indices[i])) {
-                let cost = u64::try_from(check.cost).unwrap_or_default();
-                self.own().limiters[limiter].permits.fetch_add(cost, Relaxed);
-            }
-        }
-        let plan = &self.0.plan;
-        let heard = &plan.heard[policy.upstream];
-        heard.remaining.sends(checks, || plan.micros(Instant::now()));
-    }
-
     /// Makes one attempt: sends the request on `connection`, and waits for the head of the response.
     pub(super) async fn attempt(
         &self,
@@ -160,23 +201,23 @@ impl Proxy {
         reservation: Option<&Reservation>,
         connection: Connection,
     ) -> Result<(Response<upstream::ResponseBody>, HeaderFlags, AttemptTimes), UpstreamError> {
-        let Exchange { record, client, .. } = exchange;
-        let hears = (outgoing.version == Version::HTTP_11).then_some(*client);
-        record.sent_on(&connection, routed.request.headers_mut());
+        let hears = (outgoing.version == Version::HTTP_11).then_some(exchange.client);
+        let request = &mut exchange.arrival.request;
+        exchange.record.sent_on(&connection, request.headers_mut());
         let mut started = Instant::now();
         let Outgoing { added, upload, replay, .. } = outgoing;
         let inform = interim::pass(hears, upload);
-        let (request, mut answer) = (&mut *routed.request, Response::new(()));
+        let mut answer = Response::new(());
         let way = (started, &mut *replay);
         let sent = connection.send(request, added, way, &inform, &mut answer).await?;
         let Answered { body, seen, at } = match sent {
             Sent::Answer(answered) => answered,
             Sent::Resend(again) => {
                 let way = (added, replay, &mut started, &inform, &mut answer);
-                Box::pin(self.send_again(record, routed, reservation, *again, way)).await?
+                Box::pin(self.send_again(exchange, routed, reservation, *again, way)).await?
             }
         };
-        let times = self.answered(record, routed, answer.status(), (started, at));
+        let times = self.answered(&mut exchange.record, routed, answer.status(), (started, at));
         Ok((answer.map(|()| body), seen, times))
     }
 
@@ -193,7 +234,7 @@ impl Proxy {
         if let Some(trace) = &mut record.trace {
             trace.answered(status);
         }
-        let own = &self.own().upstreams[routed.policy.upstream];
+        let own = &self.counters().upstreams[routed.policy.upstream];
         own.seconds.record(took);
         own.statuses.count(status);
         AttemptTimes { sent, took }
@@ -266,13 +307,14 @@ impl Routed<'_> {
     /// Makes the request one for its upstream, and puts the headers that the gateway adds into `own`.
     fn for_upstream<'h>(
         &mut self,
+        request: &mut Request<Upload>,
+        seen: HeaderFlags,
         config: &config::Upstream,
         upgrade: Option<&Upgrade>,
         id: &HeaderValue,
         (client, target): (&'h Client, &'h Target),
         own: &mut AddedHeaders<'h>,
     ) -> Result<(), Failure> {
-        let (seen, request) = (self.seen, &mut *self.request);
         let authority = request.uri().authority();
         let authority = authority.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
         let way = ForwardContext {
@@ -352,7 +394,7 @@ pub(super) fn unanswered(
 }
 
 /// The failure of a request whose body broke, grew too large or stalled, or whose client left within it.
-pub(super) fn spoilt(fault: UploadError) -> Failure {
+pub(crate) fn spoilt(fault: UploadError) -> Failure {
     match fault {
         UploadError::Malformed => Failure::Malformed(fault.to_string().into()),
         UploadError::TooLarge => Failure::TooLarge(

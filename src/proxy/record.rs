@@ -26,15 +26,15 @@ use tokio::time::Instant;
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// The record of one request, from its head to the head of its answer.
-pub(super) struct Record<'a> {
+pub(crate) struct Record<'a> {
     plan: &'a Plan,
     counters: &'a WorkerCounters,
     /// The counters of the limiters, which services share.
     limiters: &'a [LimiterCounters],
     /// The `X-Request-Id` of the request, kept or made.
-    pub(super) id: HeaderValue,
+    pub(crate) id: HeaderValue,
     /// The index of its route, once it is known.
-    pub(super) route: Option<usize>,
+    pub(crate) route: Option<usize>,
     pub(super) started: Instant,
     outcome: Outcome,
     status: Option<StatusCode>,
@@ -46,7 +46,7 @@ pub(super) struct Record<'a> {
     /// Whether a limiter in mode `observe` would have held or refused it.
     pub(super) observed: bool,
     /// How long the request was held, before the first attempt at the upstream and before the second.
-    pub(super) wait: Duration,
+    pub(crate) wait: Duration,
     /// For how long the request had no connection after its slots had come.
     connecting: Duration,
     /// The instant from which on the request is being held; `None` while it is not.
@@ -91,7 +91,7 @@ pub(super) fn unparsed(plan: &Plan, counters: &WorkerCounters, client: IpAddr, s
 impl<'a> Record<'a> {
     /// Begins the record of a request. It is made in the place where it stays: 300 bytes are not copied.
     #[inline(always)]
-    pub(super) fn new<B>(
+    pub(crate) fn new<B>(
         proxy: &'a Proxy,
         client: &Client,
         id: HeaderValue,
@@ -105,8 +105,8 @@ impl<'a> Record<'a> {
         let line = || AccessLine::new(proxy, client, request, trace.as_deref());
         Self {
             plan,
-            counters: proxy.own(),
-            limiters: &proxy.own().limiters,
+            counters: proxy.counters(),
+            limiters: &proxy.counters().limiters,
             id,
             route: None,
             started: Instant::now(),
@@ -128,7 +128,7 @@ impl<'a> Record<'a> {
     }
 
     /// Notes that a service decides the request, and counts it there.
-    pub(super) fn serves(&mut self, service: Service, counters: &'a WorkerCounters) {
+    pub(crate) fn serves(&mut self, service: Service, counters: &'a WorkerCounters) {
         self.counters = counters;
         if let Some(line) = &mut self.line {
             line.service = Some(service);
@@ -217,18 +217,18 @@ impl<'a> Record<'a> {
         self.upstream = Some(self.upstream.unwrap_or_default() + took);
     }
 
-    pub(super) fn sent(&mut self) {
+    pub(crate) fn sent(&mut self) {
         self.sent = true;
     }
 
     /// Notes that the request is refused for `failure`, with an answer of this status.
-    pub(super) fn failed(&mut self, failure: &Failure, status: StatusCode) {
+    pub(crate) fn failed(&mut self, failure: &Failure, status: StatusCode) {
         self.outcome = failure.outcome();
         self.status = (self.outcome != Outcome::Cancelled).then_some(status);
     }
 
     /// Makes the gateway's own answer to a request that is not forwarded or has no response.
-    pub(super) fn refusal(&mut self, failure: &Failure, is_grpc: bool) -> Response<Bytes> {
+    pub(crate) fn refusal(&mut self, failure: &Failure, is_grpc: bool) -> Response<Bytes> {
         let mut response = failure.response();
         self.failed(failure, response.status());
         if is_grpc {
@@ -246,7 +246,7 @@ impl<'a> Record<'a> {
 
     /// Adds what a caller learns of its limiters: for how long and for which one it waited, and what that has left.
     #[inline]
-    pub(super) fn tell(&self, headers: &mut HeaderMap) {
+    pub(crate) fn tell(&self, headers: &mut HeaderMap) {
         if !self.wait.is_zero() {
             self.tell_wait(headers);
         }
@@ -268,7 +268,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    pub(super) fn answered(&mut self, status: StatusCode) {
+    pub(crate) fn answered(&mut self, status: StatusCode) {
         self.status = Some(status);
         self.outcome = forwarded(self.wait, self.observed);
     }

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use std::hash::{BuildHasher, RandomState};
 
 /// The header with the request's id. It is sent to the upstream, returned to the client, and written to the log.
-pub(super) static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(crate) static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const MAX_ID: usize = 128;
 /// The digits of an id that the gateway makes: 32 hex digits are 128 bits.
 const DIGITS: usize = 2 * HALF;

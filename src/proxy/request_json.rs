@@ -1,8 +1,7 @@
 //! The body of a request from which a key or a cost is read. It is read before any limiter is asked, and sent as it came.
-//! Refuses requests of limiters that are not there.
 
-use super::{Proxy, Routed, forward::spoilt};
-use crate::{answer::Failure, limit, plan::RoutePolicy, upstream::UploadError};
+use super::{Exchange, Routed, forward::spoilt};
+use crate::{answer::Failure, upstream::UploadError};
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderValue, StatusCode,
@@ -14,53 +13,32 @@ use memchr::memmem;
 /// The most bytes of such a body, 64 KiB.
 const MOST: usize = 64 << 10;
 
-// === impl Proxy ===
+// === impl Exchange ===
 
-impl Proxy {
-    /// Refuses a request of a limiter that is missing. Otherwise reads its body, because a key or a cost is a part of it.
-    ///
-    /// # Errors
-    ///
-    /// 503 if a limiter is missing, and those of [`Self::read_json`].
-    #[cold]
-    pub(super) async fn before_limits(
-        &self,
-        routed: &mut Routed<'_>,
-    ) -> Result<Option<Bytes>, Failure> {
-        self.not_missing(routed.policy)?;
-        self.read_json(routed).await
-    }
-
-    /// Refuses a request as long as `limits_from` has not added a limiter of its route.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure::MissingLimiter`] with the names of the limiters.
-    pub(super) fn not_missing(&self, policy: &RoutePolicy) -> Result<(), Failure> {
-        let Some(names) = &policy.missing else { return Ok(()) };
-        let every = self.0.plan.config.limits_from.as_ref().map(|from| from.every);
-        let retry_after = limit::micros(every.unwrap_or_default());
-        Err(Failure::MissingLimiter { names: names.clone(), retry_after })
-    }
-
+impl Exchange<'_> {
     /// Reads the body, whatever its type says: some upstreams read JSON without looking at the type. `None` without a body.
     ///
     /// # Errors
     ///
     /// 413 for a body of more than 64 KiB, the failures of [`check_type`], and those of a body that breaks a rule.
-    async fn read_json(&self, routed: &mut Routed<'_>) -> Result<Option<Bytes>, Failure> {
-        if routed.upgrade.is_some() || routed.request.body().is_end_stream() {
+    #[cold]
+    pub(super) async fn read_json(
+        &mut self,
+        routed: &mut Routed<'_>,
+    ) -> Result<Option<Bytes>, Failure> {
+        let request = &mut self.arrival.request;
+        if routed.upgrade.is_some() || request.body().is_end_stream() {
             return Ok(None);
         }
-        check_type(routed.request.headers())?;
-        let body = match routed.request.body_mut().read_ahead(MOST, &self.0.plan.kept).await {
+        check_type(request.headers())?;
+        let body = match request.body_mut().read_ahead(MOST, &self.proxy.0.plan.kept).await {
             Ok(body) => body,
             Err(UploadError::TooLarge) => return Err(too_large()),
             Err(fault) => return Err(spoilt(fault)),
         };
         if routed.is_expected {
             // The client was asked for the body already.
-            routed.request.headers_mut().remove(EXPECT);
+            request.headers_mut().remove(EXPECT);
             routed.is_expected = false;
         }
         Ok(Some(body))

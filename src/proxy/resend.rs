@@ -1,7 +1,9 @@
 //! Further attempts of a request without an answer, each on a fresh connection, with permits of its own if the upstream may
 //! have counted the one before.
 
-use super::{Proxy, Routed, attempt::Attempt, connecting::SecondConnection, record::Record};
+use super::{
+    Exchange, Proxy, Routed, attempt::Attempt, connecting::SecondConnection, record::Record,
+};
 use crate::{
     answer::Failure,
     limit::{self, Callee, Reservation},
@@ -28,7 +30,7 @@ impl Proxy {
     /// more calls than the law allows. `started` moves by the time in which nothing was asked of the upstream.
     pub(super) async fn send_again(
         &self,
-        record: &mut Record<'_>,
+        exchange: &mut Exchange<'_>,
         routed: &mut Routed<'_>,
         reservation: Option<&Reservation>,
         mut again: Resend,
@@ -40,7 +42,7 @@ impl Proxy {
             &mut Response<()>,
         ),
     ) -> Result<Answered, UpstreamError> {
-        let (end, mut pause) = (record.started + routed.budget, PAUSE.0);
+        let (end, mut pause) = (exchange.record.started + routed.budget, PAUSE.0);
         let mut attempt = 1;
         loop {
             let failed_at = Instant::now();
@@ -48,8 +50,9 @@ impl Proxy {
                 sleep(pause).await;
                 pause = PAUSE.1.min(2 * pause);
             }
-            let connection = self.second_connection(record, routed, reservation, &again).await;
-            record.waited();
+            let connection =
+                self.second_connection(&mut exchange.record, routed, reservation, &again).await;
+            exchange.record.waited();
             let connection = match connection {
                 Ok(connection) => connection,
                 Err(Failure::Upstream(error)) => return Err(again.unconnected(error)),
@@ -59,9 +62,10 @@ impl Proxy {
             // If the upstream has seen nothing of the request, the next attempt gets no time of its own.
             let from = if again.is_seen() { now } else { *started };
             *started += now - failed_at;
-            record.sent_on(&connection, routed.request.headers_mut());
+            let request = &mut exchange.arrival.request;
+            exchange.record.sent_on(&connection, request.headers_mut());
             let way = (from, &mut *replay);
-            let sent = again.send(connection, routed.request, added, way, inform, answer).await?;
+            let sent = again.send(connection, request, added, way, inform, answer).await?;
             match sent {
                 Sent::Answer(answered) => return Ok(answered),
                 Sent::Resend(next) if attempt < ATTEMPTS && Instant::now() + pause < end => {
@@ -96,13 +100,13 @@ impl Proxy {
         if checks.is_empty() {
             return pool.ready().await;
         }
-        let way = (routed.route, routed.policy);
-        let asked = (&checks, &indices[..]);
-        let mut attempt = Attempt::second(self, record, way, asked, routed.budget);
+        let (route, policy, budget) = (routed.route, routed.policy, routed.budget);
+        let attempt = Attempt::first(self, record, route, policy, &checks, budget);
+        let mut attempt = attempt.again().with_indices(&indices);
         let paced = limit::pace(&self.0.store, &checks, &mut attempt, &mut pool).await;
         let (mut reservation, connection) = paced?;
         reservation.spend();
-        self.spent(routed.policy, reservation.checks(), Some(&indices));
+        self.count_permits(routed.policy, reservation.checks(), Some(&indices));
         Ok(connection)
     }
 }

@@ -16,66 +16,63 @@ pub enum Ending {
     ClientGone,
 }
 
-/// The same body, whose end writes the access line and the trace.
-#[inline]
-fn logged(body: Body, exchange: &mut Exchange<'_>) -> Body {
-    match exchange.record.ending(&body) {
-        Some(end) => body.logged(end),
-        None => body,
+/// The answer to a request, without its head.
+pub(crate) struct Replied {
+    pub(crate) body: Body,
+    pub(crate) ending: Ending,
+}
+
+/// Puts the head of a response where the answer has its own, and returns the body.
+pub(crate) fn put_head<B>(response: Response<B>, head: &mut Response<()>) -> B {
+    let (parts, body) = response.into_parts();
+    *head = Response::from_parts(parts, ());
+    body
+}
+
+// === impl Exchange ===
+
+impl Exchange<'_> {
+    /// Makes the answer of a request, and counts and logs the request. `head` is that of the answer, unless there is a
+    /// failure.
+    pub(crate) fn finish(
+        &mut self,
+        outcome: Result<Body, Failure>,
+        head: &mut Response<()>,
+    ) -> Replied {
+        let (body, is_gone) = match outcome {
+            Ok(body) => {
+                self.record.answered(head.status());
+                (body, false)
+            }
+            Err(failure) => {
+                let refusal = self.record.refusal(&failure, self.is_grpc);
+                self.closes |= failure.ends_connection();
+                let is_gone = failure.outcome() == Outcome::Cancelled;
+                (Body::whole(put_head(refusal, head)), is_gone)
+            }
+        };
+        self.end(body, head, is_gone)
     }
-}
 
-/// Makes the answer of a request, and counts and logs the request. `head` is that of the answer, unless there is a failure.
-pub(super) fn finish(
-    outcome: Result<Body, Failure>,
-    exchange: &mut Exchange<'_>,
-    head: &mut Response<()>,
-) -> (Body, Ending) {
-    let (body, is_gone) = match outcome {
-        Ok(body) => {
-            exchange.record.answered(head.status());
-            (body, false)
+    /// Ends a request whose record has its outcome. `is_gone` says that its client has left. The end of the body writes the
+    /// access line and the trace.
+    #[inline]
+    pub(crate) fn end(&mut self, body: Body, head: &mut Response<()>, is_gone: bool) -> Replied {
+        let body = match self.record.ending(&body) {
+            Some(end) => body.logged(end),
+            None => body,
+        };
+        let stays_open = self.is_http2 || !(self.closes || self.client.boundary.is_doubtful());
+        if !stays_open {
+            head.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        Err(failure) => {
-            let refusal = exchange.record.refusal(&failure, exchange.is_grpc);
-            let (parts, body) = refusal.into_parts();
-            *head = Response::from_parts(parts, ());
-            exchange.closes |= failure.ends_connection();
-            (Body::whole(body), failure.outcome() == Outcome::Cancelled)
-        }
-    };
-    ended((body, head), exchange, is_gone)
-}
-
-/// Makes the answer of a call to a service, and counts and logs the call.
-pub(super) fn finish_call(
-    outcome: Result<Response<Body>, Failure>,
-    exchange: &mut Exchange<'_>,
-) -> (Response<Body>, Ending) {
-    let (outcome, mut head) = match outcome.map(Response::into_parts) {
-        Ok((parts, body)) => (Ok(body), Response::from_parts(parts, ())),
-        Err(failure) => (Err(failure), Response::new(())),
-    };
-    let (body, ending) = finish(outcome, exchange, &mut head);
-    (head.map(|()| body), ending)
-}
-
-/// Ends a request whose record has its outcome, with this answer. `is_gone` says that its client has left.
-#[inline]
-pub(super) fn ended(
-    (body, head): (Body, &mut Response<()>),
-    exchange: &mut Exchange<'_>,
-    is_gone: bool,
-) -> (Body, Ending) {
-    let body = logged(body, exchange);
-    if exchange.is_http2 || !(exchange.closes || exchange.client.boundary.is_doubtful()) {
-        return (body, if is_gone { Ending::ClientGone } else { Ending::Open });
+        let ending = if is_gone {
+            Ending::ClientGone
+        } else if stays_open || head.status().is_success() {
+            Ending::Open
+        } else {
+            Ending::Refused
+        };
+        Replied { body, ending }
     }
-    head.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    let ending = match head.status().is_success() {
-        _ if is_gone => Ending::ClientGone,
-        true => Ending::Open,
-        false => Ending::Refused,
-    };
-    (body, ending)
 }

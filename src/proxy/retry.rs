@@ -16,7 +16,7 @@ use crate::{
     throttle::{Repeat, UpstreamRefusal},
     upstream::{Replay, Upload, is_idempotent, move_host},
 };
-use http::HeaderName;
+use http::{HeaderName, Request};
 use std::mem;
 use tokio::time::Instant;
 
@@ -41,12 +41,16 @@ enum AfterRefusal {
 
 impl Proxy {
     /// Keeps the body of a request from now on, if the request may be sent again.
-    pub(super) fn keep_body(&self, routed: &mut Routed<'_>) -> Replay<Upload> {
+    pub(super) fn keep_body(
+        &self,
+        request: &mut Request<Upload>,
+        routed: &Routed<'_>,
+    ) -> Replay<Upload> {
         let throttle = self.throttle(routed);
         if routed.budget.is_zero() || routed.is_expected || !throttle.retries() {
             return Replay::none();
         }
-        routed.request.body_mut().record(throttle.retry.max_body, Some(&self.0.plan.kept))
+        request.body_mut().record(throttle.retry.max_body, Some(&self.0.plan.kept))
     }
 
     /// Reads an answer that may be a refusal. A refusal pauses limiters, and the request is sent again as often as its
@@ -114,21 +118,21 @@ impl Proxy {
             count.result = RetryResult::NotRepeatable;
             return Ok(AfterRefusal::Final(received));
         };
-        *routed.request.body_mut() = body;
+        *exchange.arrival.request.body_mut() = body;
         // The call has ended. Its concurrency permits could serve other calls during the wait.
         received.reservation = None;
         // Without a pause the limiters could grant each further attempt at once, and the upstream would refuse it again.
         if !matches!(pausing.task.await, Ok(true)) {
             count.result = RetryResult::NoSlot;
-            drop(mem::take(routed.request.body_mut()));
+            drop(mem::take(exchange.arrival.request.body_mut()));
             return Ok(AfterRefusal::Final(received));
         }
         let upstream = &self.0.upstreams[routed.policy.upstream];
         let until = exchange.record.started + routed.budget;
         let (mut kept, mut pool) = (Some(received), FirstConnection::later(upstream, until));
-        let way = (routed.route, routed.policy);
-        let asked = (checks, &mut kept);
-        let mut attempt = Attempt::retry(self, &mut exchange.record, way, asked, routed.budget);
+        let (record, budget) = (&mut exchange.record, routed.budget);
+        let attempt = Attempt::first(self, record, routed.route, routed.policy, checks, budget);
+        let mut attempt = attempt.again().after_refusal(&mut kept);
         let paced = limit::pace(&self.0.store, checks, &mut attempt, &mut pool).await;
         drop(attempt);
         exchange.record.waited_beside(pool.connecting);
@@ -138,7 +142,7 @@ impl Proxy {
             (Err(_), Some(received)) => {
                 count.result = RetryResult::NoSlot;
                 // The connection of the client learns now whether the rest of the body is still to come.
-                drop(mem::take(routed.request.body_mut()));
+                drop(mem::take(exchange.arrival.request.body_mut()));
                 return Ok(AfterRefusal::Final(received));
             }
             (Err(failure), None) => {
@@ -150,12 +154,12 @@ impl Proxy {
         if !config.preserve_host {
             let host = &connection.target().host;
             for target in &config.targets {
-                move_host(routed.request, &mut outgoing.added, &target.host, host);
+                move_host(&mut exchange.arrival.request, &mut outgoing.added, &target.host, host);
             }
         }
-        outgoing.replay = self.keep_body(routed);
+        outgoing.replay = self.keep_body(&mut exchange.arrival.request, routed);
         reservation.spend();
-        self.spent(routed.policy, reservation.checks(), None);
+        self.count_permits(routed.policy, reservation.checks(), None);
         exchange.record.attempts += 1;
         match self.attempt(exchange, routed, outgoing, Some(&reservation), connection).await {
             Ok((response, seen, times)) => {
@@ -183,10 +187,10 @@ impl Proxy {
         if record.attempts >= self.throttle(routed).retry.attempts.get() {
             return Some(RetryResult::Exhausted);
         }
-        let has_key = || routed.request.headers().contains_key(&IDEMPOTENCY_KEY);
+        let has_key = || exchange.arrival.request.headers().contains_key(&IDEMPOTENCY_KEY);
         let may_repeat = match refusal.repeat {
             Repeat::Always => true,
-            Repeat::IfIdempotent => is_idempotent(routed.request.method()) || has_key(),
+            Repeat::IfIdempotent => is_idempotent(exchange.arrival.request.method()) || has_key(),
             Repeat::Never => false,
         };
         let left = (record.started + routed.budget).saturating_duration_since(Instant::now());

@@ -1,9 +1,9 @@
 //! The proxy as a `tower::Service`, for programs that mount it: in axum as a fallback, or nested beside routes of their own.
 
-use super::{Body, Client, ClientConnection, Proxy};
+use super::{Arrival, Body, Client, ClientConnection, Proxy};
 use axum::extract::ConnectInfo;
 use bytes::Bytes;
-use http::Request;
+use http::{Request, Response};
 use std::{
     convert::Infallible,
     error::Error,
@@ -24,7 +24,7 @@ where
     B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    type Response = http::Response<Body>;
+    type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
@@ -42,7 +42,12 @@ where
         let ip = address.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip());
         let (port, trusted) = (config.listen.port(), &config.trusted_proxies);
         let client = Client::new(ip, port, false, trusted, Arc::new(ForeignConnection));
-        Box::pin(async move { Ok(proxy.serve(&Arc::new(client), request).await.0) })
+        let (mut arrival, client) = (Arrival::new(request), Arc::new(client));
+        Box::pin(async move {
+            let mut head = Response::new(());
+            let replied = proxy.answer(&client, &mut arrival, &mut head).await;
+            Ok(head.map(|()| replied.body))
+        })
     }
 }
 

@@ -4,7 +4,7 @@
 use super::Client;
 use crate::{
     answer::Failure,
-    config::Limits,
+    config::{Config, Limits},
     path::Paths,
     upstream::headers::{self, HeaderFlags},
 };
@@ -24,7 +24,7 @@ use std::net::Ipv6Addr;
 /// [`Failure::Expectation`] (417), [`Failure::Coding`] (501), [`Failure::LastHop`] (204).
 pub(super) fn request<B>(
     client: &Client,
-    (limits, paths): (&Limits, &Paths),
+    config: &Config,
     request: &Request<B>,
     seen: HeaderFlags,
 ) -> Result<Option<HeaderValue>, Failure> {
@@ -35,7 +35,7 @@ pub(super) fn request<B>(
     if !client.boundary.is_known() {
         return malformed("the end of the request before this one is in doubt");
     }
-    message((limits, paths), request, seen).map(|host| host.cloned())
+    message(config, request, seen).map(|host| host.cloned())
 }
 
 /// Checks the rules that depend on the message alone, and not on the connection that it came on. Returns its `Host`.
@@ -44,13 +44,13 @@ pub(super) fn request<B>(
 ///
 /// Those of [`request`].
 pub(super) fn message<'r, B>(
-    (limits, paths): (&Limits, &Paths),
+    config: &Config,
     request: &'r Request<B>,
     seen: HeaderFlags,
 ) -> Result<Option<&'r HeaderValue>, Failure> {
     method(request)?;
-    size(limits, request)?;
-    target(paths, request)?;
+    size(&config.limits, request)?;
+    target(&config.paths, request)?;
     let host = host(request)?;
     if seen.has(HeaderFlags::TRANSFER_ENCODING) {
         coding(request)?;

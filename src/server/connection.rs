@@ -12,7 +12,8 @@ use super::{
 use crate::{
     answer::Failure,
     metrics::Refusal,
-    proxy::{Arrival, Client, Ending},
+    proxy::{Arrival, Client, Ending, Replied},
+    services,
 };
 use http::{HeaderValue, Request, Response, StatusCode, header::CONNECTION};
 use hyper::{
@@ -142,10 +143,17 @@ impl ConnectionDriver {
         async move {
             let proxy = self.context.proxy.load();
             let mut head = Response::new(());
-            let (body, ending) = match self.context.service {
+            let Replied { body, ending } = match self.context.service {
                 None => proxy.answer(&self.client, &mut arrival, &mut head).await,
                 Some(own) => {
-                    Box::pin(proxy.decide(own, &self.client, &mut arrival, &mut head)).await
+                    Box::pin(services::serve_call(
+                        own,
+                        &proxy,
+                        &self.client,
+                        &mut arrival,
+                        &mut head,
+                    ))
+                    .await
                 }
             };
             let can_go_on = self.stream.answered(ending != Ending::Open);
@@ -173,11 +181,17 @@ impl ConnectionDriver {
                 async move {
                     let proxy = driver.context.proxy.load();
                     let mut head = Response::new(());
-                    let (body, _) = match driver.context.service {
+                    let Replied { body, .. } = match driver.context.service {
                         None => proxy.answer(&driver.client, &mut arrival, &mut head).await,
                         Some(own) => {
-                            Box::pin(proxy.decide(own, &driver.client, &mut arrival, &mut head))
-                                .await
+                            Box::pin(services::serve_call(
+                                own,
+                                &proxy,
+                                &driver.client,
+                                &mut arrival,
+                                &mut head,
+                            ))
+                            .await
                         }
                     };
                     Ok::<_, Infallible>(head.map(|()| PiecedBody::new(body)))

@@ -53,7 +53,7 @@ impl Attempt<'_, '_> {
 
     /// Counts the verdict of a limiter.
     pub(super) fn decided(&self, limiter: usize, verdict: Verdict, source: Source) {
-        self.proxy.own().limiters[limiter].decisions.count(verdict, source);
+        self.proxy.counters().limiters[limiter].decisions.count(verdict, source);
     }
 
     /// Counts the verdict of each limiter: of a limiter with several rates the verdict that is furthest from "pass".

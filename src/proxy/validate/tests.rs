@@ -2,6 +2,7 @@ use super::*;
 use crate::{answer::Failure as F, proxy::ClientConnection};
 use rstest::rstest;
 use std::{
+    path::Path,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -23,11 +24,13 @@ impl ClientConnection for Silent {
 fn refused(request: http::request::Builder, limits: Limits) -> Option<u16> {
     let client = Client::new([127, 0, 0, 1].into(), 80, false, &[], Arc::new(Silent));
     let request = request.body(()).unwrap();
+    let text = "upstream: http://a\nroutes: [{ suffix: '*' }]\n";
+    let mut config = Config::parse(text, "test", Path::new("."), &|_| None).expect("a config");
+    config.limits = limits;
     let failure: Option<F> = {
-        let known = (&limits, &Paths::default());
         let seen = HeaderFlags::of(request.headers());
-        let valid = super::request(&client, known, &request, seen);
-        valid.and_then(|_| demands(&limits, &request, seen)).err()
+        let valid = super::request(&client, &config, &request, seen);
+        valid.and_then(|_| demands(&config.limits, &request, seen)).err()
     };
     failure.map(|failure| failure.response().status().as_u16())
 }

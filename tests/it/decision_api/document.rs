@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use std::{collections::BTreeSet, env, process::Stdio};
 use tokio::process::Command;
 
-const DOCUMENT: &str = include_str!("../../../src/proxy/decisions/openapi.json");
+const DOCUMENT: &str = include_str!("../../../src/services/decisions/openapi.json");
 
 fn names(schema: &Value) -> BTreeSet<String> {
     let fields = schema["properties"].as_object().into_iter().flatten();

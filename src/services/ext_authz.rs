@@ -4,17 +4,14 @@
 mod messages;
 
 use super::{
-    Arrival, Body, Client, Ending, Exchange, Proxy,
-    budget::deadline,
-    forward_auth::{PACEWAY_LEASE, granted},
-    record::Record,
-    unary::{AddedHeader, UnaryMethod, answered, text},
+    ServiceCall,
+    slot::{PACEWAY_LEASE, take_slot},
+    unary::{AddedHeader, UnaryMethod, answer_call, text},
 };
 use crate::{
     answer::{Failure, grpc},
-    config::{Service, ServiceListener},
-    plan::WorkerCounters,
-    upstream::headers::HeaderFlags,
+    config::{Config, ServiceListener},
+    proxy::{Arrival, Client, Replied, deadline},
 };
 use axum::body::Body as FullBody;
 use bytes::Bytes;
@@ -44,72 +41,59 @@ const REPLACE: i32 = 2;
 /// Envoy's word that it sent only the beginning of a body, with `allow_partial_message`.
 const PARTIAL_BODY: &str = "x-envoy-auth-partial-body";
 
-// === impl Proxy ===
+/// Decides the request that a call of Envoy describes.
+pub(super) async fn serve(
+    call: ServiceCall<'_>,
+    listener: &ServiceListener,
+    head: &mut Response<()>,
+) -> Replied {
+    let (client, is_call) = (call.client, grpc::is_call(&call.arrival.request));
+    answer_call(client, is_call, check(call, listener), head).await
+}
 
-impl Proxy {
-    /// Answers a call of Envoy. A future that is dropped while the request waits refunds what it took.
-    pub(super) async fn ext_authz(
-        &self,
-        (listener, counters): (&ServiceListener, &WorkerCounters),
-        client: &Arc<Client>,
-        arrival: &mut Arrival,
-    ) -> (Response<Body>, Ending) {
-        let is_call = grpc::is_call(&arrival.request);
-        answered(client, is_call, self.checked((listener, counters), client, arrival)).await
-    }
-
-    async fn checked(
-        &self,
-        (listener, counters): (&ServiceListener, &WorkerCounters),
-        client: &Arc<Client>,
-        arrival: &mut Arrival,
-    ) -> Result<CheckResponse, Failure> {
-        let asked: CheckRequest = self.called((listener, CHECK), client, arrival).await?;
-        let deadline = deadline(arrival.request.headers());
-        let attributes = asked.attributes.unwrap_or_default();
-        let source = attributes.source.and_then(|peer| peer.address?.socket?.address.parse().ok());
-        let described = attributes.request.and_then(|request| request.http).unwrap_or_default();
-        let client = self.described_client(client, source);
-        let Arrival { mut request, mut body } = Arrival::new(restored(described)?);
-        let seen = HeaderFlags::of(request.headers());
-        let whole = request.headers().get_all(PARTIAL_BODY).iter().all(|value| value == "false");
-        let id = self.0.ids.of(request.headers_mut(), seen);
-        let record = Record::new(self, &client, id, &request);
-        let mut exchange =
-            Exchange { record, client: &client, is_http2: true, is_grpc: false, closes: false };
-        exchange.record.serves(Service::ExtAuthz, counters);
-        let slot = match self.route(&mut exchange.record, &client, (&mut request, &mut body), seen)
-        {
-            // A limiter would read other values than the application, which gets the whole body.
-            Ok(routed) if routed.policy.is_special && !whole => Err(Failure::TooLarge(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "a limiter reads the body, and Envoy sent only its beginning".into(),
-            )),
-            Ok(mut routed) => {
-                routed.budget = deadline.map_or(routed.budget, |left| routed.budget.min(left));
-                self.slot(&mut exchange, &mut routed).await
-            }
-            Err(failure) => Err(failure),
-        };
-        Ok(match slot {
-            Ok(leases) => {
-                let response = granted(&exchange.record, &leases);
-                exchange.record.answered(response.status());
-                passed(response.headers())
-            }
-            Err(failure) => denied(exchange.record.refusal(&failure, false)),
-        })
-    }
-
-    /// The client of a request that Envoy describes: the one that it names, if Envoy is one of `trusted_proxies`. A source
-    /// without an IP address, such as a pipe, has no `X-Forwarded-For` that is believed.
-    fn described_client(&self, client: &Arc<Client>, source: Option<IpAddr>) -> Arc<Client> {
-        let trusted = &self.0.plan.config.trusted_proxies;
-        match source {
-            _ if !client.is_trusted => client.clone(),
-            Some(ip) => Arc::new(client.for_client(ip, trusted)),
-            None => Arc::new(client.for_client(client.ip, &[])),
+async fn check(
+    mut call: ServiceCall<'_>,
+    listener: &ServiceListener,
+) -> Result<CheckResponse, Failure> {
+    let asked: CheckRequest = call.read_message(listener, CHECK).await?;
+    let deadline = deadline(call.arrival.request.headers());
+    let attributes = asked.attributes.unwrap_or_default();
+    let source = attributes.source.and_then(|peer| peer.address?.socket?.address.parse().ok());
+    let described = attributes.request.and_then(|request| request.http).unwrap_or_default();
+    let client = described_client(call.client, source, &call.proxy.plan().config);
+    let mut arrival = Arrival::new(restored(described)?);
+    let headers = arrival.request.headers();
+    let whole = headers.get_all(PARTIAL_BODY).iter().all(|value| value == "false");
+    let call = ServiceCall { client: &client, arrival: &mut arrival, ..call };
+    let mut exchange = call.open();
+    let slot = match exchange.route() {
+        // A limiter would read other values than the application, which gets the whole body.
+        Ok(routed) if routed.policy.is_special && !whole => Err(Failure::TooLarge(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "a limiter reads the body, and Envoy sent only its beginning".into(),
+        )),
+        Ok(mut routed) => {
+            routed.budget = deadline.map_or(routed.budget, |left| routed.budget.min(left));
+            take_slot(&mut exchange, &mut routed).await
         }
+        Err(failure) => Err(failure),
+    };
+    Ok(match slot {
+        Ok(headers) => {
+            exchange.record.answered(StatusCode::OK);
+            passed(&headers)
+        }
+        Err(failure) => denied(exchange.record.refusal(&failure, false)),
+    })
+}
+
+/// The client of a request that Envoy describes: the one that it names, if Envoy is one of `trusted_proxies`. A source
+/// without an IP address, such as a pipe, has no `X-Forwarded-For` that is believed.
+fn described_client(client: &Arc<Client>, source: Option<IpAddr>, config: &Config) -> Arc<Client> {
+    match source {
+        _ if !client.is_trusted => client.clone(),
+        Some(ip) => Arc::new(client.for_client(ip, &config.trusted_proxies)),
+        None => Arc::new(client.for_client(client.ip, &[])),
     }
 }
 
@@ -159,8 +143,8 @@ fn passed(headers: &HeaderMap) -> CheckResponse {
         headers.iter().partition(|(name, _)| *name == PACEWAY_LEASE);
     let ok = OkResponse {
         headers_to_remove: if leases.is_empty() { vec![PACEWAY_LEASE.to_string()] } else { vec![] },
-        headers: options(leases.into_iter(), REPLACE),
-        response_headers_to_add: options(others.into_iter(), REPLACE),
+        headers: options(leases.into_iter()),
+        response_headers_to_add: options(others.into_iter()),
     };
     CheckResponse { status: Some(RpcStatus { code: 0 }), denied: None, ok: Some(ok) }
 }
@@ -171,7 +155,7 @@ fn denied(response: Response<Bytes>) -> CheckResponse {
     let fields = head.headers.iter().filter(|(name, _)| *name != CONTENT_LENGTH);
     let denied = DeniedResponse {
         status: Some(HttpStatusCode { code: head.status.as_u16().into() }),
-        headers: options(fields, REPLACE),
+        headers: options(fields),
         body: String::from_utf8_lossy(&body).into_owned(),
     };
     let code = grpc::code(head.status).into();
@@ -180,13 +164,12 @@ fn denied(response: Response<Bytes>) -> CheckResponse {
 
 fn options<'h>(
     headers: impl Iterator<Item = (&'h HeaderName, &'h HeaderValue)>,
-    append_action: i32,
 ) -> Vec<HeaderOption> {
-    let option = |(name, value): (&HeaderName, &HeaderValue)| {
+    let options = headers.filter_map(|(name, value)| {
         let header = AddedHeader { key: name.to_string(), value: text(value)? };
-        Some(HeaderOption { header: Some(header), append_action })
-    };
-    headers.filter_map(option).collect()
+        Some(HeaderOption { header: Some(header), append_action: REPLACE })
+    });
+    options.collect()
 }
 
 #[cfg(test)]

@@ -172,7 +172,7 @@ impl From<Duration> for ProtoDuration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proxy::unary::{decode, encode};
+    use crate::services::unary::{decode, encode};
 
     #[test]
     fn reads_a_rate_limit_request_of_envoy() {

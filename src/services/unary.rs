@@ -1,10 +1,10 @@
 //! Unary gRPC calls to a service: reads the one message of a call and writes the one of its answer. Decides nothing.
 
-use super::{Arrival, Body, Client, Ending, Proxy, forward::spoilt, service_token::has_token};
+use super::{ServiceCall, reply, token::has_token};
 use crate::{
     answer::{Failure, grpc},
     config::ServiceListener,
-    upstream::{Upload, UploadLimits},
+    proxy::{Body, Client, Ending, Replied, spoilt},
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderValue, Method, Response, header::CONTENT_TYPE};
@@ -52,46 +52,41 @@ pub(super) fn encode(message: &impl Message) -> Bytes {
 
 /// Answers a request to a gRPC service by `answer`, unless its client leaves. A request that `is_call` says is no gRPC call
 /// gets 404.
-pub(super) async fn answered(
+pub(super) async fn answer_call(
     client: &Client,
     is_call: bool,
     answer: impl Future<Output = Result<impl Message, Failure>>,
-) -> (Response<Body>, Ending) {
+    head: &mut Response<()>,
+) -> Replied {
     if !is_call {
-        return (Failure::NoRoute.response().map(Body::whole), Ending::Open);
+        return reply(Failure::NoRoute.response(), head);
     }
     match client.unless_left(pin!(answer)).await {
         Ok(answer) => {
-            let mut response = Response::new(Body::unary(encode(&answer)));
-            response.headers_mut().insert(CONTENT_TYPE, grpc::GRPC);
-            (response, Ending::Open)
+            head.headers_mut().insert(CONTENT_TYPE, grpc::GRPC);
+            Replied { body: Body::unary(encode(&answer)), ending: Ending::Open }
         }
-        Err(failure) => (failure.grpc_response().map(Body::whole), Ending::Open),
+        Err(failure) => reply(failure.grpc_response(), head),
     }
 }
 
-// === impl Proxy ===
+// === impl ServiceCall ===
 
-impl Proxy {
+impl ServiceCall<'_> {
     /// Reads the message of a call to the only method of a service.
     ///
     /// # Errors
     ///
     /// [`Failure::Unauthorized`] without the token, [`Failure::NoRoute`] for another method, [`Failure::BadRequest`] for
     /// another message, and those of a body that breaks a rule.
-    pub(super) async fn called<M: Message + Default>(
-        &self,
-        (listener, method): (&ServiceListener, UnaryMethod),
-        client: &Client,
-        Arrival { request, body }: &mut Arrival,
+    pub(super) async fn read_message<M: Message + Default>(
+        &mut self,
+        listener: &ServiceListener,
+        method: UnaryMethod,
     ) -> Result<M, Failure> {
-        if let Some(incoming) = body.take() {
-            let config = &self.0.plan.config;
-            let patience = config.client.body_timeout;
-            let limits =
-                UploadLimits { limit: None, patience, trailers: config.limits.header_bytes };
-            *request.body_mut() = Upload::new(incoming, true, limits, &client.boundary);
-        }
+        let plan = self.proxy.plan();
+        self.arrival.accept_body(&plan.config, None, self.client);
+        let request = &mut self.arrival.request;
         if let Some(token) = &listener.token
             && !has_token(request.headers(), token)
         {
@@ -100,7 +95,7 @@ impl Proxy {
         if request.uri().path() != method.path || *request.method() != Method::POST {
             return Err(Failure::NoRoute);
         }
-        let body = request.body_mut().read_ahead(method.most, &self.0.plan.kept).await;
+        let body = request.body_mut().read_ahead(method.most, &plan.kept).await;
         let body = body.map_err(spoilt)?;
         decode(&body)
             .ok_or_else(|| Failure::BadRequest(format!("the body is no {}", method.message).into()))

@@ -1,21 +1,26 @@
-//! The questions of programs about limiters, and the JSON of a decision: for the admin side and for `services.decisions`. Asks no
-//! store.
+//! The permits of programs: how a call names, takes, renews and releases them, and the JSON of a decision. For
+//! `services.decisions` and for the admin side.
 
 use crate::{
     algorithm::{Grant, Level, Micros, concurrency::Ticket},
-    plan::LimiterPlan,
-    store::Check,
+    limit::Reservation,
+    plan::{LimiterPlan, release},
+    store::{Check, Source, Store, StoreError},
 };
 use http::{HeaderMap, HeaderValue, header::HOST, uri::Authority};
 use serde_json::{Value, json};
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 /// Returns the checks with which a limiter is asked about one bucket. A person may have typed the `key`.
 ///
 /// # Errors
 ///
 /// A sentence for the program: the cost is none that the limiter gives, or the key is missing or too much.
-pub fn checks(plan: &LimiterPlan, key: Option<&str>, cost: i64) -> Result<Vec<Check>, String> {
+pub(crate) fn checks(
+    plan: &LimiterPlan,
+    key: Option<&str>,
+    cost: i64,
+) -> Result<Vec<Check>, String> {
     let capacity = plan.limiter.capacity();
     if !(1..=capacity).contains(&cost) {
         return Err(format!("`cost` must be between 1 and {capacity}"));
@@ -34,35 +39,86 @@ pub fn checks(plan: &LimiterPlan, key: Option<&str>, cost: i64) -> Result<Vec<Ch
     }
 }
 
-/// Returns the concurrency permit that a program names by the `lease` that it was given.
-///
-/// # Errors
-///
-/// A sentence for the program.
-pub fn permit(
-    plan: &LimiterPlan,
-    key: Option<&str>,
-    lease: &str,
-) -> Result<(Check, Grant), String> {
-    let check = checks(plan, key, 1)?.into_iter().find(Check::is_lease);
-    let check = check.ok_or("only a concurrency limiter has leases")?;
-    let ids = lease.split_once('-').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
-    let fits = |id: &i64| (0..1 << 53).contains(id);
-    let (gateway, number) = ids
-        .filter(|(gateway, number)| fits(gateway) && fits(number))
-        .ok_or("`lease` is not what `acquire` gave")?;
-    Ok((check, Ticket { gateway, number, deadline: 0 }.grant()))
+/// A concurrency permit that a program holds.
+pub(crate) struct LeasedPermit {
+    check: Check,
+    grant: Grant,
 }
 
-/// Adds a concurrency permit to a decision: its name in later calls, and the time after which it expires.
-pub fn add_permit(answer: &mut Value, check: &Check, grant: Grant) {
-    let Grant { whole: gateway, ticks: number, .. } = grant;
-    answer["lease"] = format!("{gateway}-{number}").into();
-    answer["lease_ms"] = (check.algorithm.lease().unwrap_or_default() / 1000).into();
+// === impl LeasedPermit ===
+
+impl LeasedPermit {
+    /// The permit that a program names by the `lease` that it was given.
+    ///
+    /// # Errors
+    ///
+    /// A sentence for the program.
+    pub(crate) fn named(
+        plan: &LimiterPlan,
+        key: Option<&str>,
+        lease: &str,
+    ) -> Result<Self, String> {
+        let check = checks(plan, key, 1)?.into_iter().find(Check::is_lease);
+        let check = check.ok_or("only a concurrency limiter has leases")?;
+        let ids = lease.split_once('-').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+        let fits = |id: &i64| (0..1 << 53).contains(id);
+        let (gateway, number) = ids
+            .filter(|(gateway, number)| fits(gateway) && fits(number))
+            .ok_or("`lease` is not what `acquire` gave")?;
+        Ok(Self { check, grant: Ticket { gateway, number, deadline: 0 }.grant() })
+    }
+
+    /// Extends the permit by its lease, and writes the answer.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub(crate) async fn renew(self, store: &dyn Store) -> Result<Value, StoreError> {
+        let renewed = store.renew(Source::Shared, &self.check, self.grant).get().await?;
+        Ok(json!({ "renewed": renewed }))
+    }
+
+    /// Ends the permit, and writes the answer.
+    pub(crate) fn release(self, store: &Arc<dyn Store>) -> Value {
+        release(store, Source::Shared, self.check, self.grant);
+        json!({ "released": true })
+    }
+}
+
+/// Permits that a program uses from now on.
+pub(crate) struct GivenPermits {
+    /// The decision as JSON.
+    pub(crate) answer: Value,
+    /// The concurrency permits among them.
+    pub(crate) leases: Vec<(Check, Grant)>,
+}
+
+/// Gives a program its permits, of which the limiter `name` bound, at once or after the `wait`.
+pub(crate) fn give(name: &str, wait: Micros, reservation: &mut Reservation) -> GivenPermits {
+    let (limit, level) = (reservation.bound().algorithm.limit(), reservation.level);
+    let mut answer = describe(name, None, wait, limit, level);
+    let leases = reservation.hand_over();
+    if let Some((check, Grant { whole: gateway, ticks: number, .. })) = leases.first() {
+        answer["lease"] = format!("{gateway}-{number}").into();
+        answer["lease_ms"] = (check.algorithm.lease().unwrap_or_default() / 1000).into();
+    }
+    GivenPermits { answer, leases }
+}
+
+/// Writes the decision on a call for which no limiter counts now: `limiter` gives all of its permits.
+pub(crate) fn give_uncounted(limiter: &LimiterPlan, limit: i64) -> Value {
+    let level = Level { remaining: limit, ..Level::default() };
+    describe(&limiter.limiter.name, None, 0, limit, level)
 }
 
 /// Writes the figures of a decision. `limited` is the time in µs after which to ask again, `None` if permits were given.
-pub fn shown(name: &str, limited: Option<Micros>, wait: Micros, limit: i64, level: Level) -> Value {
+pub(crate) fn describe(
+    name: &str,
+    limited: Option<Micros>,
+    wait: Micros,
+    limit: i64,
+    level: Level,
+) -> Value {
     json!({
         "limiter": name,
         "limited": limited.is_some(),
@@ -75,13 +131,13 @@ pub fn shown(name: &str, limited: Option<Micros>, wait: Micros, limit: i64, leve
 }
 
 /// A span of µs in ms, as JSON has it.
-pub fn millis(micros: Micros) -> f64 {
+pub(crate) fn millis(micros: Micros) -> f64 {
     micros as f64 / 1000.0
 }
 
 /// Returns the message of the JSON parser in the words of JSON, and without the text that it quotes from the body, which may be
 /// a credential.
-pub fn in_plain_words(said: &str) -> String {
+pub(crate) fn in_plain_words(said: &str) -> String {
     const TYPES: [(&str, &str); 6] = [
         ("expected u64", "expected a whole number"),
         ("expected i64", "expected a whole number"),
@@ -109,7 +165,7 @@ pub fn in_plain_words(said: &str) -> String {
 
 /// The first `Host` that is neither an IP address nor `localhost`. A web page whose name resolves to this address sends it (DNS
 /// rebinding). A request without `Host` comes from no browser.
-pub fn foreign_host(headers: &HeaderMap) -> Option<String> {
+pub(crate) fn foreign_host(headers: &HeaderMap) -> Option<String> {
     let is_own = |value: &&HeaderValue| {
         let Ok(authority) = Authority::try_from(value.as_bytes()) else { return false };
         let host = authority.host();
