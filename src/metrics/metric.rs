@@ -108,7 +108,7 @@ impl Metric {
     }
 
     /// The value of the counter with these values of the labels; 0 if it has no handle.
-    pub(crate) fn counted(&self, values: &[&str]) -> u64 {
+    pub(crate) fn value(&self, values: &[&str]) -> u64 {
         match self.series.lock().get(&self.labels("", values)) {
             Some(Series::Number(value)) => value.load(Relaxed),
             _ => 0,
@@ -250,7 +250,7 @@ mod tests {
         for result in ["ok", "error", "third", "ok"] {
             ENDS.count(&[result]).increment(1);
         }
-        assert_eq!(["ok", "error", "third"].map(|result| ENDS.counted(&[result])), [2, 1, 0]);
+        assert_eq!(["ok", "error", "third"].map(|result| ENDS.value(&[result])), [2, 1, 0]);
     }
 
     #[test]

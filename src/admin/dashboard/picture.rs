@@ -106,7 +106,7 @@ async fn limiters(admin: &Admin, waiting: &WaitingRequests) -> Vec<Value> {
         if let Some(ahead) = ahead {
             said["last_slot_ms"] = in_millis(ahead.left()).into();
         }
-        said["pauses_total"] = metrics::PAUSES.counted(&[&plan.limiter.name]).into();
+        said["pauses_total"] = metrics::PAUSES.value(&[&plan.limiter.name]).into();
         said
     });
     all.collect()
@@ -146,8 +146,8 @@ pub(super) fn add_addresses(admin: &Admin, said: &mut Value) {
             said
         });
         upstream["addresses"] = addresses.collect();
-        upstream["ejections_total"] = metrics::UPSTREAM_EJECTIONS.counted(&[&name]).into();
-        upstream["throttled_total"] = metrics::UPSTREAM_THROTTLED.counted(&[&name]).into();
+        upstream["ejections_total"] = metrics::UPSTREAM_EJECTIONS.value(&[&name]).into();
+        upstream["throttled_total"] = metrics::UPSTREAM_THROTTLED.value(&[&name]).into();
     }
 }
 
