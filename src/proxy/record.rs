@@ -208,7 +208,8 @@ impl<'a> Record<'a> {
     /// Notes that a connection to the upstream was made, or that it failed.
     pub(super) fn connected(&mut self, made: Option<MadeConnection>) {
         if let (Some(trace), Some(made)) = (&mut self.trace, made) {
-            trace.connected(made.times, made.is_made);
+            let (from, to) = made.times;
+            trace.connected(from, to, made.is_made);
         }
     }
 

@@ -10,7 +10,6 @@ use opentelemetry::{
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData, SpanEvents, SpanLinks};
 use std::{
     borrow::Cow,
-    mem,
     net::SocketAddr,
     sync::Arc,
     time::{Duration, UNIX_EPOCH},
@@ -55,10 +54,10 @@ pub struct RequestEnd {
     pub id: String,
 }
 
-/// A step of the request's way.
+/// A step of the request's way, or the whole way.
 #[derive(Debug)]
 struct StepSpan {
-    name: &'static str,
+    name: Cow<'static, str>,
     id: SpanId,
     kind: SpanKind,
     from: Instant,
@@ -130,15 +129,7 @@ impl RequestTrace {
         let mut attributes = vec![KeyValue::new("paceway.decision", decision)];
         attributes.extend(limiter.map(|name| KeyValue::new("paceway.limiter", name.to_owned())));
         attributes.extend(source.map(|source| KeyValue::new("paceway.source", source)));
-        self.step(StepSpan {
-            name: "decide",
-            id: new_id(),
-            kind: SpanKind::Internal,
-            from,
-            to: Instant::now(),
-            attributes,
-            status: Status::Unset,
-        });
+        self.step(StepSpan { attributes, ..StepSpan::new("decide", SpanKind::Internal, from) });
     }
 
     /// Notes a wait from `from` to `to`, and the limiter that caused it.
@@ -146,34 +137,18 @@ impl RequestTrace {
         let limiter = limiter.map(|name| KeyValue::new("paceway.limiter", name.to_owned()));
         let key = self.key.clone().map(|key| KeyValue::new("paceway.key", key));
         let attributes = limiter.into_iter().chain(key).collect();
-        self.step(StepSpan {
-            name: "wait",
-            id: new_id(),
-            kind: SpanKind::Internal,
-            from,
-            to,
-            attributes,
-            status: Status::Unset,
-        });
+        self.step(StepSpan { to, attributes, ..StepSpan::new("wait", SpanKind::Internal, from) });
     }
 
     /// Notes a connection to the upstream that was made from `from` to `to`, or that failed.
-    pub fn connected(&mut self, (from, to): (Instant, Instant), is_made: bool) {
+    pub fn connected(&mut self, from: Instant, to: Instant, is_made: bool) {
         let status = if is_made { Status::Unset } else { Status::error("no connection") };
-        self.step(StepSpan {
-            name: "connect",
-            id: new_id(),
-            kind: SpanKind::Client,
-            from,
-            to,
-            attributes: Vec::new(),
-            status,
-        });
+        self.step(StepSpan { to, status, ..StepSpan::new("connect", SpanKind::Client, from) });
     }
 
     /// Notes that the request is sent to this address, and names the span of this attempt in its headers.
     pub fn sends(&mut self, headers: &mut HeaderMap, address: Option<SocketAddr>) {
-        self.unanswered();
+        self.fail_attempt();
         let id = new_id();
         headers.insert(parent::TRACEPARENT, parent::field(self.trace, id));
         if self.parent.is_none() {
@@ -190,7 +165,7 @@ impl RequestTrace {
     }
 
     /// Ends an attempt that got no answer.
-    fn unanswered(&mut self) {
+    fn fail_attempt(&mut self) {
         self.upstream(None, Status::error("no answer"));
     }
 
@@ -201,21 +176,13 @@ impl RequestTrace {
             attributes.push(KeyValue::new("server.address", address.ip().to_string()));
             attributes.push(KeyValue::new("server.port", i64::from(address.port())));
         }
-        let to = Instant::now();
-        self.step(StepSpan {
-            name: "upstream",
-            id,
-            kind: SpanKind::Client,
-            from,
-            to,
-            attributes,
-            status,
-        });
+        let step = StepSpan::new("upstream", SpanKind::Client, from);
+        self.step(StepSpan { id, attributes, status, ..step });
     }
 
     /// Notes the result of the request.
     pub fn result(&mut self, end: RequestEnd) {
-        self.unanswered();
+        self.fail_attempt();
         self.end = Some((Instant::now(), end));
     }
 
@@ -236,50 +203,61 @@ impl RequestTrace {
             let began = UNIX_EPOCH + Duration::from_micros(micros);
             began + instant.saturating_duration_since(started)
         };
-        let (trace, root) = (self.trace, self.span);
-        let span =
-            |id, parent: Option<SpanId>, kind, name, (from, to), attributes, status| SpanData {
-                span_context: SpanContext::new(
-                    trace,
-                    id,
-                    TraceFlags::SAMPLED,
-                    false,
-                    TraceState::default(),
-                ),
-                parent_span_id: parent.unwrap_or(SpanId::INVALID),
-                parent_span_is_remote: id == root && parent.is_some(),
-                span_kind: kind,
-                name,
-                start_time: at(from),
-                end_time: at(to),
-                attributes,
-                dropped_attributes_count: 0,
-                events: SpanEvents::default(),
-                links: SpanLinks::default(),
-                status,
-                instrumentation_scope: scope.clone(),
-            };
-        let steps = mem::take(&mut self.steps).into_iter().map(|step| {
-            let StepSpan { name, id, kind, from, to, attributes, status } = step;
-            span(id, Some(root), kind, Cow::Borrowed(name), (from, to), attributes, status)
+        let (trace, root, parent) = (self.trace, self.span, self.parent);
+        let (to, end) = self.end.take().unzip();
+        let whole = StepSpan::new("request", SpanKind::Server, started);
+        let whole = StepSpan { id: root, to: to.unwrap_or(started), ..whole };
+        self.steps.push(match end {
+            Some(end) => end.describe(&self.method, whole),
+            None => whole,
         });
-        let mut spans: Vec<_> = steps.collect();
-        let (to, end) = self.end.unzip();
-        let (name, attributes, status) = match end {
-            Some(end) => end.describe(&self.method),
-            None => (Cow::Borrowed("request"), Vec::new(), Status::Unset),
-        };
-        let times = (started, to.unwrap_or(started));
-        spans.push(span(root, self.parent, SpanKind::Server, name, times, attributes, status));
-        spans
+        let spans = self.steps.into_iter().map(|step| SpanData {
+            span_context: SpanContext::new(
+                trace,
+                step.id,
+                TraceFlags::SAMPLED,
+                false,
+                TraceState::default(),
+            ),
+            parent_span_id: if step.id == root { parent.unwrap_or(SpanId::INVALID) } else { root },
+            parent_span_is_remote: step.id == root && parent.is_some(),
+            span_kind: step.kind,
+            name: step.name,
+            start_time: at(step.from),
+            end_time: at(step.to),
+            attributes: step.attributes,
+            dropped_attributes_count: 0,
+            events: SpanEvents::default(),
+            links: SpanLinks::default(),
+            status: step.status,
+            instrumentation_scope: scope.clone(),
+        });
+        spans.collect()
+    }
+}
+
+// === impl StepSpan ===
+
+impl StepSpan {
+    /// A step that ends now.
+    fn new(name: &'static str, kind: SpanKind, from: Instant) -> Self {
+        Self {
+            name: name.into(),
+            id: new_id(),
+            kind,
+            from,
+            to: Instant::now(),
+            attributes: Vec::new(),
+            status: Status::Unset,
+        }
     }
 }
 
 // === impl RequestEnd ===
 
 impl RequestEnd {
-    /// The name, the attributes and the status of the request's span.
-    fn describe(self, method: &Method) -> (Cow<'static, str>, Vec<KeyValue>, Status) {
+    /// Gives the span of the request its name, attributes and status.
+    fn describe(self, method: &Method, span: StepSpan) -> StepSpan {
         let Self { route, limiter, outcome, status, id } = self;
         // A client may write anything as a method; a route can name up to 32 characters of it.
         let method = method.as_str();
@@ -297,6 +275,7 @@ impl RequestEnd {
         attributes.extend(limiter.map(|limiter| KeyValue::new("paceway.limiter", limiter)));
         let code = status.map(|status| i64::from(status.as_u16()));
         attributes.extend(code.map(|code| KeyValue::new("http.response.status_code", code)));
-        (name.into(), attributes, status.map_or(Status::Unset, status_of))
+        let status = status.map_or(Status::Unset, status_of);
+        StepSpan { name: name.into(), attributes, status, ..span }
     }
 }
