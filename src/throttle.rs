@@ -93,6 +93,12 @@ pub enum TimeSource {
     Default,
 }
 
+/// The time of a pause with the place that names it.
+struct NamedTime {
+    span: Duration,
+    source: TimeSource,
+}
+
 /// Which refused calls may be sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repeat {
@@ -115,8 +121,8 @@ impl ThrottleRules {
         let when = when.unwrap_or_else(|| style.when());
         let mut statuses = [0; 10];
         for condition in &when {
-            let (word, bit) = bit(condition.status);
-            statuses[word] |= bit;
+            let place = place(condition.status);
+            statuses[place / 64] |= 1 << (place % 64);
         }
         Self {
             when,
@@ -132,8 +138,8 @@ impl ThrottleRules {
     /// one at the flags, which the removal of hop-by-hop fields needs anyway.
     #[inline]
     pub fn concerns(&self, status: StatusCode, flags: HeaderFlags) -> bool {
-        let (word, bit) = bit(status);
-        self.statuses[word] & bit != 0 || flags.has(HeaderFlags::QUOTA)
+        let place = place(status);
+        self.statuses[place / 64] & (1 << (place % 64)) != 0 || flags.has(HeaderFlags::QUOTA)
     }
 
     /// Whether the body of an answer has to be read before [`Self::hear`]: a condition asks for it, or the answer is a refusal
@@ -167,7 +173,7 @@ impl ThrottleRules {
         let body = body.filter(|body| body.len() <= MAX_BODY);
         let body: Option<Value> = body.and_then(|body| serde_json::from_slice(body).ok());
         let head = HeadQuotas::read(headers, self.style, &clock);
-        let refusal = self.refusal((status, headers, &head), body.as_ref(), &clock);
+        let refusal = self.refusal(status, headers, body.as_ref(), &head, &clock);
         let points = body.as_ref().and_then(body::points);
         let quotas = match self.learns {
             true => head.reports().chain(points).collect(),
@@ -178,8 +184,10 @@ impl ThrottleRules {
 
     fn refusal(
         &self,
-        (status, headers, head): (StatusCode, &HeaderMap, &HeadQuotas),
+        status: StatusCode,
+        headers: &HeaderMap,
         body: Option<&Value>,
+        head: &HeadQuotas,
         clock: &UpstreamClock<'_>,
     ) -> Option<UpstreamRefusal> {
         if !self.when.iter().any(|condition| condition.is_met(status, headers, body)) {
@@ -192,16 +200,14 @@ impl ThrottleRules {
             _ if body.is_some_and(body::is_unprocessed) => Repeat::Always,
             _ => Repeat::IfIdempotent,
         };
-        let in_body = || Some((body::retry_after(body?, clock)?, TimeSource::Body));
-        let at_reset = || Some((head.reset()?, TimeSource::Reset));
-        let by_rate = || Some((head.pace?, TimeSource::Rate));
+        let in_body = || TimeSource::Body.names(body::retry_after(body?, clock));
+        let at_reset = || TimeSource::Reset.names(head.reset());
+        let by_rate = || TimeSource::Rate.names(head.pace);
         let found = named_by_head(headers, clock).or_else(in_body);
         // A hard quota is not filled at the reset of another one.
         let found = found.or_else(|| if is_hard { None } else { at_reset().or_else(by_rate) });
-        let (named, source) = match found {
-            Some((named, source)) => (Some(named), source),
-            None => (None, TimeSource::Default),
-        };
+        let (named, source) = found.map(|time| (time.span, time.source)).unzip();
+        let source = source.unwrap_or(TimeSource::Default);
         Some(UpstreamRefusal { status, named, source, repeat })
     }
 
@@ -238,25 +244,36 @@ impl Heard {
     pub fn remaining(
         &self,
         limiter: &str,
-        (rate, capacity): (&Rate, u64),
+        rate: &Rate,
+        capacity: u64,
         is_only_rate: bool,
     ) -> Option<u64> {
-        quota::remaining(&self.quotas, limiter, (rate, capacity), is_only_rate)
+        let is_only = is_only_rate && self.quotas.len() == 1;
+        let own = self.quotas.iter().filter(|own| own.is_of(limiter, rate, capacity, is_only));
+        own.map(|report| report.remaining).min()
     }
 }
 
-/// The word and the bit of a status.
-fn bit(status: StatusCode) -> (usize, u64) {
-    let status = usize::from(status.as_u16()).min(639);
-    (status / 64, 1 << (status % 64))
+// === impl TimeSource ===
+
+impl TimeSource {
+    /// The time that this place names, if it does.
+    fn names(self, span: Option<Duration>) -> Option<NamedTime> {
+        span.map(|span| NamedTime { span, source: self })
+    }
+}
+
+/// The place of a status among 640 bits.
+fn place(status: StatusCode) -> usize {
+    usize::from(status.as_u16()).min(639)
 }
 
 /// The time that a head names for coming back, apart from the resets of its quotas.
-fn named_by_head(headers: &HeaderMap, clock: &UpstreamClock<'_>) -> Option<(Duration, TimeSource)> {
+fn named_by_head(headers: &HeaderMap, clock: &UpstreamClock<'_>) -> Option<NamedTime> {
     let in_millis = |name| time::millis(text(headers, name)?);
     let millis = in_millis(&RETRY_AFTER_MS).or_else(|| in_millis(&X_MS_RETRY_AFTER_MS));
-    let named = || Some((clock.read(text(headers, &RETRY_AFTER)?)?, TimeSource::RetryAfter));
-    millis.map(|millis| (millis, TimeSource::RetryAfterMs)).or_else(named)
+    let named = || TimeSource::RetryAfter.names(clock.read(text(headers, &RETRY_AFTER)?));
+    TimeSource::RetryAfterMs.names(millis).or_else(named)
 }
 
 fn of_grpc(headers: &HeaderMap) -> Option<UpstreamRefusal> {

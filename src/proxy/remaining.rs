@@ -38,8 +38,9 @@ impl Proxy {
             if facts.window() > 0 && is_full_sooner(rate, heard) {
                 continue;
             }
-            let of = (rate, u64::try_from(facts.capacity).unwrap_or_default());
-            let Some(remaining) = heard.remaining(&limiter.name, of, is_only) else { continue };
+            let capacity = u64::try_from(facts.capacity).unwrap_or_default();
+            let remaining = heard.remaining(&limiter.name, rate, capacity, is_only);
+            let Some(remaining) = remaining else { continue };
             // A level is never above the limit.
             let Ok(remaining) = i64::try_from(remaining) else { continue };
             if remaining >= facts.capacity {

@@ -56,6 +56,13 @@ enum HeaderPart {
     Policy,
 }
 
+/// A header about a quota: its family, the name of its quota, and the part that it holds.
+struct KnownHeader<'n> {
+    family: Family,
+    bucket: &'n str,
+    part: HeaderPart,
+}
+
 /// The most quotas of one answer. Anthropic's has four.
 const MAX_BUCKETS: usize = 16;
 /// A greater number of permits has no sense.
@@ -72,11 +79,11 @@ impl HeadQuotas {
     pub(super) fn read(headers: &HeaderMap, style: Style, clock: &UpstreamClock<'_>) -> Self {
         let mut quotas = Self::default();
         for (name, value) in headers {
-            let Some((family, bucket, part)) = known(name.as_str()) else { continue };
+            let Some(header) = KnownHeader::of(name.as_str()) else { continue };
             if let Ok(text) = value.to_str()
-                && style.reads(family)
+                && style.reads(header.family)
             {
-                quotas.take((family, bucket), part, text.trim(), clock);
+                quotas.take(header, text.trim(), clock);
             }
         }
         // A quota of nothing is one that the upstream does not know, whatever else it says about it.
@@ -93,13 +100,8 @@ impl HeadQuotas {
         quotas
     }
 
-    fn take(
-        &mut self,
-        of: (Family, &str),
-        part: HeaderPart,
-        text: &str,
-        clock: &UpstreamClock<'_>,
-    ) {
+    fn take(&mut self, header: KnownHeader<'_>, text: &str, clock: &UpstreamClock<'_>) {
+        let KnownHeader { family, bucket, part } = header;
         match part {
             HeaderPart::Rate => {
                 let pace = number(text).filter(|rate| *rate > 0.0).map(|rate| 1.0 / rate);
@@ -114,8 +116,8 @@ impl HeadQuotas {
             HeaderPart::LimitsOfWindows | HeaderPart::UsedOfWindows => {
                 for pair in text.split(',').take(MAX_BUCKETS) {
                     let Some((permits, window)) = pair.split_once(':') else { continue };
-                    let name = format!("{}{}", of.1, window.trim());
-                    let Some(bucket) = self.bucket(of.0, name.into()) else { continue };
+                    let name = format!("{bucket}{}", window.trim());
+                    let Some(bucket) = self.bucket(family, name.into()) else { continue };
                     bucket.window = number(window).and_then(time::seconds);
                     match part {
                         HeaderPart::UsedOfWindows => bucket.used = permits_of(permits),
@@ -124,7 +126,7 @@ impl HeadQuotas {
                 }
             }
             _ => {
-                let Some(bucket) = self.bucket(of.0, interned(of.1)) else { return };
+                let Some(bucket) = self.bucket(family, interned(bucket)) else { return };
                 bucket.set(part, text, clock);
             }
         }
@@ -248,68 +250,74 @@ fn permits_of(text: &str) -> Option<u64> {
     Some(number as u64)
 }
 
-/// Finds the family of a header, the name of its quota, and the part that it holds.
-fn known(name: &str) -> Option<(Family, &str, HeaderPart)> {
-    if let Some(rest) = name.strip_prefix("x-ratelimit-") {
-        return suffixed(rest);
-    }
-    if let Some(rest) = name.strip_prefix("ratelimit") {
-        let part = match rest {
-            "" => HeaderPart::Structured,
-            "-policy" => HeaderPart::Policy,
-            rest => triple(rest.strip_prefix('-')?)?,
-        };
-        return Some((Family::Ietf, "", part));
-    }
-    if let Some(rest) = name.strip_prefix("x-rate-limit-") {
-        // `x-rate-limit-reset-tokens` is Azure's.
-        let (_, bucket, part) = suffixed(rest)?;
-        return Some((Family::X, bucket, part));
-    }
-    if let Some(rest) = name.strip_prefix("anthropic-ratelimit-") {
-        let (bucket, part) = rest.rsplit_once('-')?;
-        return Some((Family::Anthropic, bucket, triple(part)?));
-    }
-    if let Some(rest) = name.strip_prefix("x-hubspot-ratelimit-") {
-        let (bucket, part) = match rest {
-            "max" => ("", HeaderPart::Limit),
-            "remaining" => ("", HeaderPart::Remaining),
-            "interval-milliseconds" => ("", HeaderPart::WindowMillis),
-            _ => match rest.strip_suffix("-remaining") {
-                Some(bucket) => (bucket, HeaderPart::Remaining),
-                None => (rest, HeaderPart::Limit),
-            },
-        };
-        return Some((Family::Hubspot, bucket, part));
-    }
-    if let Some(rest) = name.strip_prefix("opik-") {
-        let suffix = |suffix| rest.strip_suffix(suffix);
-        return suffix("-remaining-limit-ttl-millis")
-            .map(|bucket| (Family::Opik, bucket, HeaderPart::ResetMillis))
-            .or_else(|| Some((Family::Opik, suffix("-remaining-limit")?, HeaderPart::Remaining)));
-    }
-    Some(match name {
-        "x-app-rate-limit" => (Family::Riot, "app:", HeaderPart::LimitsOfWindows),
-        "x-app-rate-limit-count" => (Family::Riot, "app:", HeaderPart::UsedOfWindows),
-        "x-method-rate-limit" => (Family::Riot, "method:", HeaderPart::LimitsOfWindows),
-        "x-method-rate-limit-count" => (Family::Riot, "method:", HeaderPart::UsedOfWindows),
-        "x-shopify-shop-api-call-limit" => (Family::Shopify, "", HeaderPart::UsedOfLimit),
-        "sforce-limit-info" => (Family::Salesforce, "", HeaderPart::UsageOfLimit),
-        "x-amzn-ratelimit-limit" => (Family::Amazon, "", HeaderPart::Rate),
-        _ => return None,
-    })
-}
+// === impl KnownHeader ===
 
-/// Reads the end of a name such as `remaining`, `reset-after` or `remaining-tokens`.
-fn suffixed(rest: &str) -> Option<(Family, &str, HeaderPart)> {
-    match rest {
-        "used" => return Some((Family::Plain, "", HeaderPart::Used)),
-        "reset-after" => return Some((Family::Plain, "", HeaderPart::ResetAfter)),
-        _ => {}
+impl<'n> KnownHeader<'n> {
+    const fn new(family: Family, bucket: &'n str, part: HeaderPart) -> Self {
+        Self { family, bucket, part }
     }
-    match rest.split_once('-') {
-        Some((part, bucket)) => Some((Family::Suffixed, bucket, triple(part)?)),
-        None => Some((Family::Plain, "", triple(rest)?)),
+
+    fn of(name: &'n str) -> Option<Self> {
+        if let Some(rest) = name.strip_prefix("x-ratelimit-") {
+            return Self::suffixed(rest);
+        }
+        if let Some(rest) = name.strip_prefix("ratelimit") {
+            let part = match rest {
+                "" => HeaderPart::Structured,
+                "-policy" => HeaderPart::Policy,
+                rest => triple(rest.strip_prefix('-')?)?,
+            };
+            return Some(Self::new(Family::Ietf, "", part));
+        }
+        if let Some(rest) = name.strip_prefix("x-rate-limit-") {
+            // `x-rate-limit-reset-tokens` is Azure's.
+            return Some(Self { family: Family::X, ..Self::suffixed(rest)? });
+        }
+        if let Some(rest) = name.strip_prefix("anthropic-ratelimit-") {
+            let (bucket, part) = rest.rsplit_once('-')?;
+            return Some(Self::new(Family::Anthropic, bucket, triple(part)?));
+        }
+        if let Some(rest) = name.strip_prefix("x-hubspot-ratelimit-") {
+            let (bucket, part) = match rest {
+                "max" => ("", HeaderPart::Limit),
+                "remaining" => ("", HeaderPart::Remaining),
+                "interval-milliseconds" => ("", HeaderPart::WindowMillis),
+                _ => match rest.strip_suffix("-remaining") {
+                    Some(bucket) => (bucket, HeaderPart::Remaining),
+                    None => (rest, HeaderPart::Limit),
+                },
+            };
+            return Some(Self::new(Family::Hubspot, bucket, part));
+        }
+        if let Some(rest) = name.strip_prefix("opik-") {
+            let of = |end, part| Some(Self::new(Family::Opik, rest.strip_suffix(end)?, part));
+            return of("-remaining-limit-ttl-millis", HeaderPart::ResetMillis)
+                .or_else(|| of("-remaining-limit", HeaderPart::Remaining));
+        }
+        let (family, bucket, part) = match name {
+            "x-app-rate-limit" => (Family::Riot, "app:", HeaderPart::LimitsOfWindows),
+            "x-app-rate-limit-count" => (Family::Riot, "app:", HeaderPart::UsedOfWindows),
+            "x-method-rate-limit" => (Family::Riot, "method:", HeaderPart::LimitsOfWindows),
+            "x-method-rate-limit-count" => (Family::Riot, "method:", HeaderPart::UsedOfWindows),
+            "x-shopify-shop-api-call-limit" => (Family::Shopify, "", HeaderPart::UsedOfLimit),
+            "sforce-limit-info" => (Family::Salesforce, "", HeaderPart::UsageOfLimit),
+            "x-amzn-ratelimit-limit" => (Family::Amazon, "", HeaderPart::Rate),
+            _ => return None,
+        };
+        Some(Self::new(family, bucket, part))
+    }
+
+    /// Reads the end of a name such as `remaining`, `reset-after` or `remaining-tokens`.
+    fn suffixed(rest: &'n str) -> Option<Self> {
+        match rest {
+            "used" => return Some(Self::new(Family::Plain, "", HeaderPart::Used)),
+            "reset-after" => return Some(Self::new(Family::Plain, "", HeaderPart::ResetAfter)),
+            _ => {}
+        }
+        match rest.split_once('-') {
+            Some((part, bucket)) => Some(Self::new(Family::Suffixed, bucket, triple(part)?)),
+            None => Some(Self::new(Family::Plain, "", triple(rest)?)),
+        }
     }
 }
 

@@ -40,15 +40,3 @@ impl QuotaReport {
         ends_in_time && (is_named || (is_only && self.limit.is_none_or(is_near)))
     }
 }
-
-/// Returns what remains of the quota of a limiter: the least of all reports that are of its `rate`.
-pub(super) fn remaining(
-    reports: &[QuotaReport],
-    limiter: &str,
-    (rate, capacity): (&Rate, u64),
-    is_only_rate: bool,
-) -> Option<u64> {
-    let is_only = is_only_rate && reports.len() == 1;
-    let own = reports.iter().filter(|report| report.is_of(limiter, rate, capacity, is_only));
-    own.map(|report| report.remaining).min()
-}
