@@ -24,10 +24,10 @@ use admin_client::AdminArgs;
 use change::ChangeArgs;
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
+use explain::ExplainArgs;
 use serde_json::{Value, json};
 use std::{
     io::Write,
-    net::IpAddr,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -61,26 +61,7 @@ enum Command {
         json: bool,
     },
     /// Show which route, limiters and upstream a request gets, and why.
-    Explain {
-        /// The configuration; `-` is stdin.
-        file: PathBuf,
-        /// The method of the request: GET, POST, ...
-        method: String,
-        /// A path, or a whole URL.
-        url: String,
-        /// A header of the request: 'Name: value'.
-        #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
-        headers: Vec<String>,
-        /// The body of the request, or @FILE; for keys and costs that are parts of it.
-        #[arg(short = 'd', long = "data", value_name = "BODY")]
-        data: Option<String>,
-        /// The address that the connection comes from: the caller's, or a proxy's.
-        #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
-        client_ip: IpAddr,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
-    },
+    Explain(ExplainArgs),
     /// Decide a recorded access log under a configuration, and show what would have happened.
     Replay {
         /// The configuration; `-` is stdin.
@@ -167,9 +148,7 @@ pub fn main() -> ExitCode {
     let done = match command {
         Command::Run { config } => run::run(config.as_deref()),
         Command::Check { files, offline, json } => check::check(&files, offline, json),
-        Command::Explain { file, method, url, headers, data, client_ip, json } => {
-            explain::explain(&file, (&method, &url), (&headers, data), client_ip, json)
-        }
+        Command::Explain(args) => explain::explain(&args),
         Command::Replay { file, log, json } => replay::replay(&file, &log, json),
         Command::Schema => print(config::SCHEMA.trim_end()),
         Command::Demo { port, admin_port, vendor_port } => {
@@ -215,9 +194,8 @@ impl Command {
     /// Whether the command prints JSON, also about a failure.
     fn prints_json(&self) -> bool {
         match self {
-            Self::Check { json, .. } | Self::Explain { json, .. } | Self::Replay { json, .. } => {
-                *json
-            }
+            Self::Check { json, .. } | Self::Replay { json, .. } => *json,
+            Self::Explain(args) => args.json,
             // It has a page of its own for a gateway that does not answer.
             Self::Health(_) => false,
             Self::Status(admin) | Self::Reload(admin) => admin.json,

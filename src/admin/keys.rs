@@ -69,7 +69,7 @@ pub(super) async fn list(
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>> {
     let plan = keyed(&admin, &name)?;
-    let (order, limit) = asked(query.as_deref().unwrap_or_default())?;
+    let (order, limit) = read_query(query.as_deref().unwrap_or_default())?;
     let waiting = waiting(&admin, plan);
     let mut found: HashSet<String> = waiting.keys().cloned().collect();
     let mut is_complete = true;
@@ -147,7 +147,7 @@ fn keyed<'a>(admin: &'a Admin, name: &str) -> Result<&'a LimiterPlan> {
 }
 
 /// Reads `sort` and `limit` of the query.
-fn asked(query: &str) -> Result<(KeyOrder, usize)> {
+fn read_query(query: &str) -> Result<(KeyOrder, usize)> {
     let (mut order, mut limit) = (KeyOrder::Waiting, DEFAULT_LIMIT);
     for part in query.split('&').filter(|part| !part.is_empty()) {
         match part.split_once('=').unwrap_or((part, "")) {
@@ -276,7 +276,7 @@ mod tests {
             ("sort=", None),
             ("page=2", None),
         ] {
-            assert_eq!(asked(query).ok(), expected, "{query}");
+            assert_eq!(read_query(query).ok(), expected, "{query}");
         }
     }
 }

@@ -8,36 +8,45 @@ mod throttle;
 use super::{CommandError, load, print, print_json};
 use explanation::Explanation;
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Uri,
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Uri,
     header::{CONTENT_LENGTH, TRANSFER_ENCODING},
 };
-use std::{net::IpAddr, path::Path};
+use std::{net::IpAddr, path::PathBuf};
 
-pub(super) fn explain(
-    file: &Path,
-    (method, url): (&str, &str),
-    (headers, data): (&[String], Option<String>),
+/// The options of the command: a configuration and a request.
+#[derive(Debug, clap::Args)]
+pub(super) struct ExplainArgs {
+    /// The configuration; `-` is stdin.
+    file: PathBuf,
+    /// The method of the request: GET, POST, ...
+    method: String,
+    /// A path, or a whole URL.
+    url: String,
+    /// A header of the request: 'Name: value'.
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
+    headers: Vec<String>,
+    /// The body of the request, or @FILE; for keys and costs that are parts of it.
+    #[arg(short = 'd', long = "data", value_name = "BODY")]
+    data: Option<String>,
+    /// The address that the connection comes from: the caller's, or a proxy's.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     client_ip: IpAddr,
-    json: bool,
-) -> Result<(), CommandError> {
-    let config = load(file)?;
-    let method = Method::from_bytes(method.as_bytes())
-        .map_err(|_| CommandError::usage(format!("error: `{method}` is no method")))?;
-    let uri: Uri = url
-        .parse()
-        .map_err(|_| CommandError::usage(format!("error: `{url}` is neither a path nor a URL")))?;
-    // `*` is a target for OPTIONS alone; the validation of the gateway checks that.
-    if !uri.path().starts_with('/') && uri.path() != "*" {
-        return Err(CommandError::usage(format!(
-            "error: `{url}` has no path that starts with `/`"
-        )));
-    }
-    let mut headers = read_headers(headers)?;
-    let body = read_body(data)?;
-    if !body.is_empty() && !headers.contains_key(TRANSFER_ENCODING) {
-        headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from(body.len()));
-    }
-    let explanation = Explanation::of(&config, (&method, &uri), (headers, &body), client_ip);
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// A request that nothing has checked yet.
+struct TypedRequest {
+    head: Request<()>,
+    body: Vec<u8>,
+    /// The address that the connection comes from.
+    peer: IpAddr,
+}
+
+pub(super) fn explain(args: &ExplainArgs) -> Result<(), CommandError> {
+    let (config, json) = (load(&args.file)?, args.json);
+    let explanation = Explanation::of(&config, TypedRequest::of(args)?);
     match json {
         true => print_json(&serde_json::to_value(&explanation).map_err(anyhow::Error::new)?)?,
         false => print(explanation.text().trim_end())?,
@@ -54,13 +63,40 @@ pub(super) fn explain(
     }
 }
 
+// === impl TypedRequest ===
+
+impl TypedRequest {
+    fn of(args: &ExplainArgs) -> Result<Self, CommandError> {
+        let ExplainArgs { method, url, .. } = args;
+        let method = Method::from_bytes(method.as_bytes())
+            .map_err(|_| CommandError::usage(format!("error: `{method}` is no method")))?;
+        let uri: Uri = url.parse().map_err(|_| {
+            CommandError::usage(format!("error: `{url}` is neither a path nor a URL"))
+        })?;
+        // `*` is a target for OPTIONS alone; the validation of the gateway checks that.
+        if !uri.path().starts_with('/') && uri.path() != "*" {
+            return Err(CommandError::usage(format!(
+                "error: `{url}` has no path that starts with `/`"
+            )));
+        }
+        let mut headers = read_headers(&args.headers)?;
+        let body = read_body(args.data.as_deref())?;
+        if !body.is_empty() && !headers.contains_key(TRANSFER_ENCODING) {
+            headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from(body.len()));
+        }
+        let mut head = Request::new(());
+        (*head.method_mut(), *head.uri_mut(), *head.headers_mut()) = (method, uri, headers);
+        Ok(Self { head, body, peer: args.client_ip })
+    }
+}
+
 /// Reads the body: the text itself, or the file after an `@`.
-fn read_body(data: Option<String>) -> Result<Vec<u8>, CommandError> {
-    match data.as_deref().and_then(|data| data.strip_prefix('@')) {
+fn read_body(data: Option<&str>) -> Result<Vec<u8>, CommandError> {
+    match data.and_then(|data| data.strip_prefix('@')) {
         Some(file) => std::fs::read(file).map_err(|error| {
             CommandError::usage(format!("error: -d: cannot read {file}: {error}"))
         }),
-        None => Ok(data.unwrap_or_default().into_bytes()),
+        None => Ok(data.unwrap_or_default().into()),
     }
 }
 

@@ -60,10 +60,9 @@ pub(super) fn replay(file: &Path, log: &Path, json: bool) -> Result<(), CommandE
     let (from, to) = (span.and_then(|(at, _)| time(at)), span.and_then(|(_, at)| time(at)));
     let decided = lines.json + lines.combined;
     if json {
-        let (routes, limiters) = simulation.tally().json();
         let reasons = lines.reasons.iter();
         let reasons = reasons.map(|(line, reason)| json!({ "line": line, "reason": reason }));
-        print_json(&json!({
+        let mut page = json!({
             "lines": {
                 "read": lines.all,
                 "decided": decided,
@@ -73,11 +72,11 @@ pub(super) fn replay(file: &Path, log: &Path, json: bool) -> Result<(), CommandE
             },
             "from": from,
             "to": to,
-            "routes": routes,
-            "limiters": limiters,
             "bad_lines": reasons.collect::<Vec<_>>(),
             "notes": notes,
-        }))?;
+        });
+        simulation.tally().add_to(&mut page);
+        print_json(&page)?;
     } else {
         complain(log, lines, &notes);
         if let (Some(from), Some(to)) = (from, to) {

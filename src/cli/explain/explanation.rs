@@ -1,6 +1,6 @@
 //! Decides what the gateway would do with a request, by the gateway's own functions, and writes it as text or as JSON.
 
-use super::{header_changes::changes, limiters::ExplainedLimiter, throttle};
+use super::{TypedRequest, header_changes::changes, limiters::ExplainedLimiter, throttle};
 use crate::{
     answer::Failure,
     config::{Charge, Config, Mode, Route, Upstream},
@@ -10,9 +10,9 @@ use crate::{
     route::{Table, host_of},
     upstream::headers::remove_nominated,
 };
-use http::{HeaderMap, HeaderValue, Method, Request, Uri, header::HOST};
+use http::{HeaderValue, Method, Request, Uri, header::HOST};
 use serde::Serialize;
-use std::{collections::BTreeMap, fmt::Write as _, net::IpAddr, time::Duration};
+use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
 /// The decision of the gateway about one request, with its reasons.
 #[derive(Debug, Default, Serialize)]
@@ -80,21 +80,18 @@ struct ExplainedUpstream {
 // === impl Explanation ===
 
 impl Explanation {
-    pub(super) fn of(
-        config: &Config,
-        (method, uri): (&Method, &Uri),
-        (mut headers, body): (HeaderMap, &[u8]),
-        peer: IpAddr,
-    ) -> Self {
-        let refusal = refusal(config, method, uri, &headers);
+    pub(super) fn of(config: &Config, request: TypedRequest) -> Self {
+        let TypedRequest { mut head, body, peer } = request;
+        let refusal = refusal(config, head.clone());
         // A field that `Connection` names was meant for the gateway's connection; no key and no route sees it.
-        remove_nominated(&mut headers);
+        remove_nominated(head.headers_mut());
+        let (method, uri, headers) = (head.method(), head.uri(), head.headers());
         let host = match uri.authority() {
             Some(authority) => Some(authority.as_str()),
             None => headers.get(HOST).and_then(|host| host.to_str().ok()),
         };
         let host = host.map(host_of);
-        let client_ip = key::client_ip(peer, &headers, &config.trusted_proxies);
+        let client_ip = key::client_ip(peer, headers, &config.trusted_proxies);
         let path = config.paths.normal(uri.path());
         let request = ExplainedRequest {
             method: method.to_string(),
@@ -143,11 +140,11 @@ impl Explanation {
                 explained.path.insert(name.to_owned(), value);
             }
         }
-        let body = match reads_body(config, route).then(|| json_body(&headers, body)).transpose() {
+        let body = match reads_body(config, route).then(|| json_body(headers, &body)).transpose() {
             Ok(body) => body.flatten(),
             Err(failure) => return Self { refused: Some(failure.summary()), ..explained },
         };
-        let (headers, paths) = (&headers, config.paths);
+        let paths = config.paths;
         let parts = Parts {
             client_ip,
             host,
@@ -170,7 +167,7 @@ impl Explanation {
         let charges = route.limiters.iter().filter(|_| config.limiting);
         let limiters = charges.map(|charge| {
             let of = if upstream.limiters.contains(charge) { "upstream" } else { "route" };
-            ExplainedLimiter::of(config, charge, of, (priority, &parts))
+            ExplainedLimiter::of(config, charge, of, priority, &parts)
         });
         explained.limiters = limiters.collect();
         if config.limiting {
@@ -289,13 +286,9 @@ impl ExplainedUpstream {
 }
 
 /// Returns the reason why the gateway would answer this request itself, such as 405 for TRACE.
-fn refusal(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<String> {
-    let mut request = Request::new(());
-    *request.method_mut() = method.clone();
-    *request.uri_mut() = uri.clone();
-    *request.headers_mut() = headers.clone();
+fn refusal(config: &Config, mut request: Request<()>) -> Option<String> {
     // Every HTTP/1.1 client sends a `Host`.
-    let host = uri.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+    let host = request.uri().authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
     let host = host.unwrap_or(HeaderValue::from_static("localhost"));
     request.headers_mut().entry(HOST).or_insert(host);
     crate::proxy::validate(config, &request).err().map(|failure| failure.summary())

@@ -19,7 +19,7 @@ pub(super) fn changes(upstream: &Upstream, route: &Route) -> Vec<String> {
     ] {
         for (edits, from) in pair.into_iter().zip([&*of_upstream, "of the route"]) {
             let removed = edits.remove.iter().map(|name| format!("removes {name}"));
-            let replaced = edits.replace.iter().flat_map(replacements);
+            let replaced = edits.replace.iter().flat_map(|(name, new)| replacements(name, new));
             let set =
                 edits.set.iter().map(|(name, value)| format!("sets {name}: {}", shown(value)));
             let added =
@@ -36,7 +36,7 @@ pub(super) fn changes(upstream: &Upstream, route: &Route) -> Vec<String> {
     all
 }
 
-fn replacements((name, replacement): &(HeaderName, Replacement)) -> Vec<String> {
+fn replacements(name: &HeaderName, replacement: &Replacement) -> Vec<String> {
     if replacement.is_auto {
         return vec![format!("replaces the upstream's URL in {name} by the gateway's")];
     }

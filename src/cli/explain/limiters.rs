@@ -51,7 +51,8 @@ impl ExplainedLimiter {
         config: &Config,
         charge: &Charge,
         of: &'static str,
-        (priority, parts): (Priority, &Parts<'_>),
+        priority: Priority,
+        parts: &Parts<'_>,
     ) -> Self {
         let limiter = &config.limiters[charge.limiter];
         let is_on = limiter.mode != Mode::Off;

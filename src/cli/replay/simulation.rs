@@ -86,8 +86,8 @@ impl Simulation {
         let mut tally = self.gateway.tally.lock();
         tally.recorded(route, limiter.as_deref(), recorded, waited);
         match found {
-            Err(route) => tally.decided(route, LoggedEnding::Other, 0),
-            Ok(call) if call.checks.is_empty() => tally.decided(route, LoggedEnding::Passed, 0),
+            Err(route) => tally.count(route, LoggedEnding::Other, 0),
+            Ok(call) if call.checks.is_empty() => tally.count(route, LoggedEnding::Passed, 0),
             Ok(call) => {
                 drop(tally);
                 let gateway = self.gateway.clone();

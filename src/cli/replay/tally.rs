@@ -70,7 +70,7 @@ impl Tally {
     }
 
     /// Counts the end of a request in the replay.
-    pub(super) fn decided(&mut self, route: Option<usize>, ending: LoggedEnding, waited: Micros) {
+    pub(super) fn count(&mut self, route: Option<usize>, ending: LoggedEnding, waited: Micros) {
         self.route(route).replay.count(ending, waited);
     }
 
@@ -91,7 +91,8 @@ impl Tally {
         self.routes.iter().chain(none)
     }
 
-    pub(super) fn json(&self) -> (Value, Value) {
+    /// Adds the counts to a page, as `routes` and `limiters`.
+    pub(super) fn add_to(&self, page: &mut Value) {
         let routes = self.all_routes().map(|pair| {
             json!({ "route": pair.name, "replay": pair.replay.json(), "recorded": pair.recorded.json() })
         });
@@ -103,7 +104,8 @@ impl Tally {
                 "recorded": pair.recorded.json(),
             })
         });
-        (routes.collect(), limiters.collect())
+        page["routes"] = routes.collect();
+        page["limiters"] = limiters.collect();
     }
 
     /// Two tables. Each route and limiter has a line for the replay, and below it one for the log.

@@ -63,7 +63,7 @@ impl ReplayedGateway {
         match paced {
             Err(limiter) => {
                 let mut tally = self.tally.lock();
-                tally.decided(route, LoggedEnding::Refused, 0);
+                tally.count(route, LoggedEnding::Refused, 0);
                 tally.limiter(limiter, LoggedEnding::Refused, 0);
             }
             Ok((mut reservation, ())) => {
@@ -71,7 +71,7 @@ impl ReplayedGateway {
                 let wait = micros(reservation.at - arrival);
                 let ending = if wait > 0 { LoggedEnding::Waited } else { LoggedEnding::Passed };
                 let mut tally = self.tally.lock();
-                tally.decided(route, ending, wait);
+                tally.count(route, ending, wait);
                 effects.iter().for_each(|own| tally.limiter(own.limiter, own.ending, own.wait));
                 drop(tally);
                 reservation.spend();
