@@ -122,13 +122,6 @@ impl Check {
         Self { horizon, ..self }
     }
 
-    /// Sets the [`period`](Self::period) of the limiter's rate, the time in which all of its permits flow in unless this is
-    /// called.
-    #[must_use]
-    pub fn with_period(self, period: Micros) -> Self {
-        Self { period, ..self }
-    }
-
     /// Sets what the limiter does after a data loss, [`OnLoss::Close`] unless this is called.
     #[must_use]
     pub fn with_on_loss(self, on_loss: OnLoss) -> Self {
