@@ -90,8 +90,32 @@ pub(super) fn may_be_shown(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::may_be_shown;
+    use super::{DefaultValue, Kind, ROOT, SECTIONS, may_be_shown};
+    use crate::config::value::Value;
     use rstest::rstest;
+    use std::{net::SocketAddr, time::Duration};
+
+    /// A declaration has its default as text, and a reader of the configuration relies on it.
+    #[test]
+    fn each_default_is_a_value_of_its_kind() {
+        let mut checked = 0;
+        for keys in [&ROOT].into_iter().chain(SECTIONS) {
+            for key in keys.specs.iter().filter(|key| key.others.is_empty()) {
+                let DefaultValue::Value(text) = key.default else { continue };
+                let read = match key.kind {
+                    Kind::Number { .. } | Kind::Size { .. } => u64::read(text, &key.kind).map(drop),
+                    Kind::Duration { .. } => Duration::read(text, &key.kind).map(drop),
+                    Kind::Switch => bool::read(text, &key.kind).map(drop),
+                    Kind::Word(_) => <&str>::read(text, &key.kind).map(drop),
+                    Kind::Address => SocketAddr::read(text, &key.kind).map(drop),
+                    _ => continue,
+                };
+                assert_eq!(read, Ok(()), "{}.{}", keys.name, key.name);
+                checked += 1;
+            }
+        }
+        assert!(checked > 40, "only {checked} defaults found");
+    }
 
     #[rstest]
     #[case::addresses("listen", true)]

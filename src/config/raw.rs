@@ -81,7 +81,11 @@ fn check_all(document: Document, mistakes: Vec<Mistake>) -> Result<Config, Confi
     let is_offline = document.is_offline;
     let mut reader = ConfigReader { mistakes, directory, is_offline, ..ConfigReader::default() };
     match reader.config(&document) {
-        Some(config) if reader.mistakes.is_empty() => Ok(config),
+        Some(mut config) if reader.mistakes.is_empty() => {
+            config.route_decisions();
+            config.group_limiters();
+            Ok(config)
+        }
         _ => Err(ConfigError::new(&document.file, reader.mistakes)),
     }
 }
@@ -95,7 +99,6 @@ impl ConfigReader {
         let admin = self.admin(&root);
         self.find_shared_address(&root, listen, admin.listen);
         let services = self.services(&root, [("listen", listen), ("admin", admin.listen)]);
-        let workers = self.read(&root, "workers").and_then(NonZeroUsize::new);
         let store = self.store(&root);
         let limits_from = self.limits_from(&root);
         self.has_others = root.get("limits_from").is_some();
@@ -107,14 +110,13 @@ impl ConfigReader {
         self.find_named_decisions(&root, &services, &routes);
         turns::find_turns(&mut limiters, &routes);
         let (access_log, logs_user_agent) = self.access_log(&root);
-        let mut config = Config {
+        let has_templates = routes.iter().any(|route| route.path.template().is_some());
+        Some(Config {
             listen,
             admin,
             services,
             descriptors,
-            workers: workers
-                .or_else(|| thread::available_parallelism().ok())
-                .unwrap_or(NonZeroUsize::MIN),
+            workers: self.workers(&root),
             access_log,
             logs_user_agent,
             log: self.log(&root),
@@ -127,10 +129,7 @@ impl ConfigReader {
             proxy_protocol: self.proxy_protocol(&root),
             client: self.client(&root),
             limits: self.limits(&root),
-            paths: match routes.iter().any(|route| route.path.template().is_some()) {
-                true => paths.with_dot_segments(),
-                false => paths,
-            },
+            paths: if has_templates { paths.with_dot_segments() } else { paths },
             redact: self.redact(&root),
             resolver: self.resolver(&root),
             store,
@@ -144,10 +143,14 @@ impl ConfigReader {
             clear_secrets: std::mem::take(&mut self.clear_secrets),
             flaws: std::mem::take(&mut self.flaws),
             unheld: std::mem::take(&mut self.unheld),
-        };
-        config.route_decisions();
-        config.group_limiters();
-        Some(config)
+        })
+    }
+
+    /// Reads `workers`: one for each core if it is missing.
+    fn workers(&mut self, root: &ConfigSection<'_>) -> NonZeroUsize {
+        let written = self.read(root, "workers").and_then(NonZeroUsize::new);
+        let cores = || thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        written.unwrap_or_else(cores)
     }
 
     /// Refuses a route or a descriptor with the name under which decisions of programs are counted.

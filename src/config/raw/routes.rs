@@ -42,6 +42,16 @@ pub(super) struct Charged<'a> {
     pub(super) limiters: &'a [LimiterConfig],
 }
 
+impl Charged<'_> {
+    /// Whether one of the limiters has a rate and holds requests.
+    fn is_paced(&self) -> bool {
+        self.charges.iter().any(|charge| {
+            let limiter = &self.limiters[charge.limiter];
+            limiter.mode == Mode::Enforce && !limiter.rates.is_empty()
+        })
+    }
+}
+
 impl ConfigReader {
     pub(super) fn routes(
         &mut self,
@@ -90,39 +100,22 @@ impl ConfigReader {
         tells_quota: bool,
     ) -> Option<Route> {
         let section = self.section(field, &ROUTE)?;
-        let path = |key: &str| join(&section.path, key);
         let (written, rule) = self.path_rule(&section, paths);
         let name = self.read_by(&section, "name", route_name).unwrap_or(written);
         let methods = self.methods(&section);
         let host = self.read_by(&section, "host", host);
-        let upstream = match section.get("upstream") {
-            // The mistake is noted already that no upstream is defined.
-            Some(_) if upstreams.is_empty() => None,
-            Some(field) => self.scalar(&field, |name| {
-                find(name, "upstream", upstreams, |upstream| &upstream.name)
-            }),
-            None if upstreams.len() > 1 => {
-                let names: Vec<_> = upstreams.iter().map(|u| u.name.as_str()).collect();
-                let reason = format!("is missing; there is more than one: {}", names.join(", "));
-                self.note(section.place, &path("upstream"), reason);
-                None
-            }
-            None => Some(0),
-        };
+        let upstream = self.named_upstream(&section, upstreams);
         let (mut used, mut missing) = self.charges(&section, limiters);
         if let Some(rule) = &rule {
             self.check_parameters(&section, rule, &used, limiters);
         }
-        let upstream = upstream.filter(|upstream| *upstream < upstreams.len());
-        for charge in upstream.map_or(&[][..], |upstream| &upstreams[upstream].limiters) {
-            if !used.iter().any(|own| own.limiter == charge.limiter) {
-                used.push(charge.clone());
-            }
-        }
-        for name in upstream.map_or(&[][..], |upstream| &upstreams[upstream].missing) {
-            if !missing.contains(name) {
-                missing.push(name.clone());
-            }
+        if let Some(upstream) = upstream.map(|upstream| &upstreams[upstream]) {
+            let is_new = |charge: &&Charge| used.iter().all(|own| own.limiter != charge.limiter);
+            let others: Vec<_> = upstream.limiters.iter().filter(is_new).cloned().collect();
+            used.extend(others);
+            let is_new = |name: &&String| !missing.contains(name);
+            let others: Vec<_> = upstream.missing.iter().filter(is_new).cloned().collect();
+            missing.extend(others);
         }
         let charged = Charged { charges: &used, is_incomplete: !missing.is_empty(), limiters };
         let max_wait = self.wait(&section, "max_wait", &charged).unwrap_or_default();
@@ -132,13 +125,8 @@ impl ConfigReader {
         {
             self.note_at(&field, "is below max_wait; no request may wait longer than the cap");
         }
-        let is_paced = |charge: &Charge| {
-            let limiter = &limiters[charge.limiter];
-            limiter.mode == Mode::Enforce && !limiter.rates.is_empty()
-        };
-        let says_nothing =
-            section.get("max_wait").is_none() && section.get("max_wait_cap").is_none();
-        if says_nothing && used.iter().any(is_paced) {
+        let says_wait = ["max_wait", "max_wait_cap"].iter().any(|key| section.get(key).is_some());
+        if !says_wait && charged.is_paced() {
             self.unheld.push(name.clone());
         }
         let targets = upstream.map_or(&[][..], |upstream| &upstreams[upstream].targets);
@@ -147,13 +135,7 @@ impl ConfigReader {
         if used.iter().any(settles) {
             refuse_compression(&mut headers.request);
         }
-        let may_be_zero = |charge: &&Charge| charge.cost.template().is_some();
-        if used.iter().filter(may_be_zero).count() > MAX_ZEROES
-            && let Some(field) = section.get("limiters")
-        {
-            let reason = format!("has more than {MAX_ZEROES} costs that are parts of the request");
-            self.note_at(&field, &reason);
-        }
+        self.check_zeroes(&section, &used);
         let captures = used.iter().any(|charge| parameters(charge, limiters).next().is_some());
         Some(Route {
             name,
@@ -172,6 +154,39 @@ impl ConfigReader {
             headers,
             tells_quota: self.tells_quota(&section).unwrap_or(tells_quota),
         })
+    }
+
+    /// Reads `upstream` of a route: the index of one, which only a file with several has to name.
+    fn named_upstream(
+        &mut self,
+        section: &ConfigSection<'_>,
+        upstreams: &[Upstream],
+    ) -> Option<usize> {
+        match section.get("upstream") {
+            // The mistake is noted already that no upstream is defined.
+            _ if upstreams.is_empty() => None,
+            Some(field) => self.scalar(&field, |name| {
+                find(name, "upstream", upstreams, |upstream| &upstream.name)
+            }),
+            None if upstreams.len() > 1 => {
+                let names: Vec<_> = upstreams.iter().map(|u| u.name.as_str()).collect();
+                let reason = format!("is missing; there is more than one: {}", names.join(", "));
+                self.note(section.place, &join(&section.path, "upstream"), reason);
+                None
+            }
+            None => Some(0),
+        }
+    }
+
+    /// Notes a mistake if too many costs of a route can be 0.
+    fn check_zeroes(&mut self, section: &ConfigSection<'_>, charges: &[Charge]) {
+        let may_be_zero = |charge: &&Charge| charge.cost.template().is_some();
+        if charges.iter().filter(may_be_zero).count() > MAX_ZEROES
+            && let Some(field) = section.get("limiters")
+        {
+            let reason = format!("has more than {MAX_ZEROES} costs that are parts of the request");
+            self.note_at(&field, &reason);
+        }
     }
 
     /// Reads `ratelimit_headers` of a route or of the whole file: whether every answer has them.
