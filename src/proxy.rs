@@ -138,7 +138,7 @@ impl Proxy {
         let mut exchange = Exchange::open(self, client, arrival);
         let outcome = match exchange.route() {
             Ok(mut routed) => {
-                let forwarded = pin!(self.forward(&mut exchange, &mut routed, head));
+                let forwarded = pin!(exchange.forward(&mut routed, head));
                 client.unless_left(forwarded).await
             }
             Err(failure) => Err(failure),

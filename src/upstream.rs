@@ -32,7 +32,7 @@ pub use body::ResponseBody;
 pub use cluster::{AddressMetrics, Cluster, ClusterSettings, Timeouts};
 pub use connection::Connection;
 pub use error::{UpstreamError, WireError};
-pub use exchange::{Answered, Resend, Sent, move_host};
+pub use exchange::{Answered, RequestExtras, Resend, Sent, move_host};
 #[cfg(fuzzing)]
 pub use h1::fuzzing;
 pub use h1::{Tunnel, is_idempotent};

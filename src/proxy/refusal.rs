@@ -1,20 +1,19 @@
 //! Finds out whether the upstream's answer refuses the request, and pauses the limiters then. Sends nothing again.
 
 use super::{
-    Proxy, Routed,
-    forward::{AttemptTimes, Received},
+    Exchange, Routed,
+    forward::{AttemptTimes, Outgoing, Received},
     read_ahead::ReadAhead,
     record::Record,
 };
 use crate::{
     config,
-    limit::Reservation,
     plan::RefusalStreaks,
-    store::{Check, Checks, Pause},
-    throttle::{Timestamp, UpstreamRefusal},
+    store::{Check, Pause},
+    throttle::{ThrottleRules, Timestamp, UpstreamRefusal},
     upstream::{KeptBytes, ResponseBody},
 };
-use std::{collections::BTreeMap, mem, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::{task::JoinHandle, time::Instant};
 
 /// A pause that a refusal has asked for, on its way to the store.
@@ -28,11 +27,16 @@ pub(super) struct Pausing {
 // === impl Received ===
 
 impl Received {
+    /// Whether the answer may be a refusal, or say what remains of a quota.
+    pub(super) fn says_something(&self, rules: &ThrottleRules) -> bool {
+        rules.concerns(self.head.status(), self.answered.seen)
+    }
+
     /// Reads the start of the body ahead, unless that has happened.
     pub(super) async fn hold(&mut self, record: &mut Record<'_>, bound: &Arc<KeptBytes>) {
         if self.read_ahead.is_none() {
             let started = Instant::now();
-            self.read_ahead = Some(ReadAhead::of(self.response.body_mut(), bound).await);
+            self.read_ahead = Some(ReadAhead::of(&mut self.answered.body, bound).await);
             record.took(started.elapsed());
         }
     }
@@ -41,37 +45,32 @@ impl Received {
     pub(super) fn is_over(&mut self) -> bool {
         let is_over = self.read_ahead.as_ref().is_some_and(ReadAhead::has_ended);
         if is_over {
-            drop(mem::replace(self.response.body_mut(), ResponseBody::ended()));
+            self.answered.body = ResponseBody::ended();
         }
         is_over
     }
 }
 
-// === impl Proxy ===
+// === impl Exchange ===
 
-impl Proxy {
-    fn upstream_config(&self, routed: &Routed<'_>) -> &config::Upstream {
-        &self.0.plan.config.upstreams[routed.policy.upstream]
+impl<'a> Exchange<'a> {
+    pub(super) fn upstream_config(&self, routed: &Routed<'_>) -> &'a config::Upstream {
+        &self.proxy.0.plan.config.upstreams[routed.policy.upstream]
     }
 
     /// How the refusals of the request's upstream are handled.
-    pub(super) fn throttle(&self, routed: &Routed<'_>) -> &config::ThrottleConfig {
+    pub(super) fn throttle(&self, routed: &Routed<'_>) -> &'a config::ThrottleConfig {
         &self.upstream_config(routed).throttle
     }
 
     fn streaks(&self, routed: &Routed<'_>) -> &RefusalStreaks {
-        &self.0.plan.heard[routed.policy.upstream].streaks
+        &self.proxy.0.plan.heard[routed.policy.upstream].streaks
     }
 
     /// Notes an answer that refuses its request, or does not.
-    pub(super) fn learn(
-        &self,
-        routed: &Routed<'_>,
-        reservation: Option<&Reservation>,
-        AttemptTimes { sent, took }: AttemptTimes,
-        is_refusal: bool,
-    ) {
-        let plan = &self.0.plan;
+    pub(super) fn learn(&self, routed: &Routed<'_>, outgoing: &Outgoing<'_>, is_refusal: bool) {
+        let (plan, reservation) = (&self.proxy.0.plan, outgoing.reservation.as_ref());
+        let AttemptTimes { sent, took } = outgoing.times;
         if is_refusal {
             plan.upstreams[routed.policy.upstream].throttled.increment(1);
         } else if self.streaks(routed).is_begun()
@@ -91,22 +90,21 @@ impl Proxy {
 
     /// Reads an answer that may be a refusal, and the start of its body if that decides. Counts a refusal.
     pub(super) async fn hear(
-        &self,
-        record: &mut Record<'_>,
+        &mut self,
         routed: &Routed<'_>,
+        outgoing: &Outgoing<'_>,
         received: &mut Received,
     ) -> Option<UpstreamRefusal> {
         let rules = &self.throttle(routed).rules;
-        let (status, headers) = (received.response.status(), received.response.headers());
-        if rules.needs_body(status, headers) {
-            received.hold(record, &self.0.plan.kept).await;
+        let status = received.head.status();
+        if rules.needs_body(status, received.head.headers()) {
+            received.hold(&mut self.record, &self.proxy.0.plan.kept).await;
         }
         let body = received.read_ahead.as_ref().and_then(ReadAhead::whole);
-        let headers = received.response.headers();
-        let heard = rules.hear(status, headers, body, Timestamp::now());
-        self.learn(routed, received.reservation.as_ref(), received.times, heard.refusal.is_some());
+        let heard = rules.hear(status, received.head.headers(), body, Timestamp::now());
+        self.learn(routed, outgoing, heard.refusal.is_some());
         if heard.refusal.is_none() && !heard.quotas.is_empty() {
-            self.lower(routed, received, &heard);
+            self.lower(routed, outgoing, status, &heard);
         }
         heard.refusal
     }
@@ -116,18 +114,19 @@ impl Proxy {
     pub(super) fn pause(
         &self,
         routed: &Routed<'_>,
-        checks: Option<&Checks>,
-        (refusal, sent): (&UpstreamRefusal, Instant),
+        outgoing: &Outgoing<'_>,
+        refusal: &UpstreamRefusal,
     ) -> Option<Pausing> {
-        let (plan, config) = (&self.0.plan, self.throttle(routed));
-        let times = (plan.micros(sent), plan.micros(Instant::now()));
+        let (plan, store) = (&self.proxy.0.plan, &self.proxy.0.store);
+        let config = self.throttle(routed);
+        let times = (plan.micros(outgoing.times.sent), plan.micros(Instant::now()));
         let (rules, streaks) = (&config.rules, self.streaks(routed));
-        let known = self.0.store.pauses();
+        let known = store.pauses();
         let remaining = &plan.heard[routed.policy.upstream].remaining;
         // Each key has its own refusals in a row. Only a refusal that names no time makes pauses of different lengths.
         let mut spans: BTreeMap<Duration, Vec<Check>> = BTreeMap::new();
         let mut begun = Vec::new();
-        for (i, check) in checks?.iter().enumerate() {
+        for (i, check) in outgoing.checks?.iter().enumerate() {
             let limiter = routed.policy.limiter(i);
             if !check.enforce || !config.pauses.has(limiter) {
                 continue;
@@ -151,7 +150,7 @@ impl Proxy {
             "the upstream refuses a request"
         );
         let asked = spans.into_iter().map(|(span, checks)| {
-            self.0.store.pause(&checks.into(), Pause::of(span, refusal.status.as_u16()))
+            store.pause(&checks.into(), Pause::of(span, refusal.status.as_u16()))
         });
         let asked: Vec<_> = asked.collect();
         let task = tokio::spawn(async move {

@@ -1,32 +1,38 @@
 //! Lowers limiters to what the upstream says is left of their quotas, which other programs use as well, and pauses those of
 //! which nothing is left. Raises none.
 
-use super::{Proxy, Routed, forward::Received};
+use super::{Exchange, Proxy, Routed, forward::Outgoing};
 use crate::{
     config::Rate,
     limit::micros,
     plan::{Consequence, HeardRemainder},
-    store::{Answer, Check, Pause},
+    store::{Answer, Check, Pause, Store},
     throttle::{Heard, MIN_PAUSE},
 };
-use std::{slice, time::Duration};
+use http::StatusCode;
+use std::{slice, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 
-// === impl Proxy ===
+// === impl Exchange ===
 
-impl Proxy {
+impl Exchange<'_> {
     /// Lowers the limiters of a request to the quotas that its answer reports, less the calls of this gateway that were sent
     /// after its request. An answer says nothing of a key if another one has been read whose request was sent later. The
     /// pause after a refusal makes the limiters empty by itself.
     #[cold]
-    pub(super) fn lower(&self, routed: &Routed<'_>, received: &Received, heard: &Heard) {
-        let plan = &self.0.plan;
-        let Some(reservation) =
-            received.reservation.as_ref().filter(|_| self.throttle(routed).is_on)
-        else {
+    pub(super) fn lower(
+        &self,
+        routed: &Routed<'_>,
+        outgoing: &Outgoing<'_>,
+        status: StatusCode,
+        heard: &Heard,
+    ) {
+        let (proxy, plan) = (self.proxy, &self.proxy.0.plan);
+        let reservation = outgoing.reservation.as_ref();
+        let Some(reservation) = reservation.filter(|_| self.throttle(routed).is_on) else {
             return;
         };
-        let times = (plan.micros(received.times.sent), plan.micros(Instant::now()));
+        let times = (plan.micros(outgoing.times.sent), plan.micros(Instant::now()));
         let checks = reservation.checks().iter().enumerate();
         let rates = checks.filter_map(|(i, check)| Some((i, check, check.algorithm.as_rate()?)));
         let is_only = rates.clone().count() == 1;
@@ -57,52 +63,53 @@ impl Proxy {
                     if self.throttle(routed).pauses.has(limiter) {
                         // The next slot is one permit away, so that a shorter pause would change nothing.
                         let span = micros(MIN_PAUSE).max(2 * permit);
-                        let status = received.response.status().as_u16();
-                        self.hold_back((limiter, check), Pause::emptying(span, status));
+                        let pause = Pause::emptying(span, status.as_u16());
+                        hold_back(proxy, limiter, check, pause);
                     }
                 }
-                Consequence::Tell(left) => self.tell(check, left),
+                Consequence::Tell(left) => tell(&proxy.0.store, check, left),
                 Consequence::TellIn(span) => {
-                    let (own, upstream) = (self.clone(), routed.policy.upstream);
+                    let (own, upstream) = (proxy.clone(), routed.policy.upstream);
                     let (check, at) = (check.clone(), times.1 + span);
                     tokio::spawn(async move {
                         sleep(Duration::from_micros(span)).await;
                         if let Some(remaining) =
                             own.0.plan.heard[upstream].remaining.next(&check.key, at)
                         {
-                            own.tell(&check, remaining);
+                            tell(&own.0.store, &check, remaining);
                         }
                     });
                 }
             }
         }
     }
+}
 
-    /// Pauses one limiter before its upstream refuses a call. No request waits for that.
-    fn hold_back(&self, (limiter, check): (usize, &Check), pause: Pause) {
-        if self.0.store.pauses().get(&check.key).is_none() {
-            self.0.plan.limiters[limiter].metrics.pauses.increment(1);
-        }
-        let paused = self.0.store.pause(&slice::from_ref(check).to_vec().into(), pause);
-        tokio::spawn(async move {
-            if let Err(error) = paused.get().await {
-                tracing::debug!(%error, "the store did not confirm a pause");
-            }
-        });
+/// Pauses one limiter before its upstream refuses a call. No request waits for that.
+fn hold_back(proxy: &Proxy, limiter: usize, check: &Check, pause: Pause) {
+    let store = &proxy.0.store;
+    if store.pauses().get(&check.key).is_none() {
+        proxy.0.plan.limiters[limiter].metrics.pauses.increment(1);
     }
+    let paused = store.pause(&slice::from_ref(check).to_vec().into(), pause);
+    tokio::spawn(async move {
+        if let Err(error) = paused.get().await {
+            tracing::debug!(%error, "the store did not confirm a pause");
+        }
+    });
+}
 
-    /// Lowers a level to `remaining`. No request waits for that.
-    fn tell(&self, check: &Check, remaining: i64) {
-        let lowered = self.0.store.lower(check, remaining);
-        if let Answer::Ready(_) = lowered {
-            return;
-        }
-        tokio::spawn(async move {
-            if let Err(error) = lowered.get().await {
-                tracing::debug!(%error, "the store did not lower a level");
-            }
-        });
+/// Lowers a level to `remaining`. No request waits for that.
+fn tell(store: &Arc<dyn Store>, check: &Check, remaining: i64) {
+    let lowered = store.lower(check, remaining);
+    if let Answer::Ready(_) = lowered {
+        return;
     }
+    tokio::spawn(async move {
+        if let Err(error) = lowered.get().await {
+            tracing::debug!(%error, "the store did not lower a level");
+        }
+    });
 }
 
 /// Whether a quota is full again before a window of the limiter would give back the permits that are taken of it now. The

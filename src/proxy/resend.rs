@@ -1,15 +1,11 @@
 //! Further attempts of a request without an answer, each on a fresh connection, with permits of its own if the upstream may
 //! have counted the one before.
 
-use super::{
-    Exchange, Proxy, Routed, attempt::Attempt, connecting::SecondConnection, record::Record,
-};
+use super::{Exchange, Routed, attempt::Attempt, connecting::SecondConnection, forward::Outgoing};
 use crate::{
     answer::Failure,
     limit::{self, Callee, Reservation},
-    upstream::{
-        Answered, Connection, Replay, Resend, Sent, Upload, UpstreamError, headers::AddedHeaders,
-    },
+    upstream::{Answered, Connection, Resend, Sent, UpstreamError},
 };
 use http::{HeaderMap, Response, StatusCode};
 use std::time::Duration;
@@ -22,27 +18,20 @@ const ATTEMPTS: u32 = 16;
 /// all streams is not flooded.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 
-// === impl Proxy ===
+// === impl Exchange ===
 
-impl Proxy {
+impl Exchange<'_> {
     /// Sends a request again, a third and further time only within its budget. If the upstream may have counted an attempt,
     /// permits of its own are taken for the next: an upstream that counts a call and then closes the connection would see
-    /// more calls than the law allows. `started` moves by the time in which nothing was asked of the upstream.
-    pub(super) async fn send_again(
-        &self,
-        exchange: &mut Exchange<'_>,
-        routed: &mut Routed<'_>,
-        reservation: Option<&Reservation>,
+    /// more calls than the law allows.
+    pub(super) async fn resend(
+        &mut self,
+        routed: &Routed<'_>,
+        outgoing: &mut Outgoing<'_>,
         mut again: Resend,
-        (added, replay, started, inform, answer): (
-            &mut AddedHeaders<'_>,
-            &mut Replay<Upload>,
-            &mut Instant,
-            &(impl Fn(StatusCode, HeaderMap) + Sync),
-            &mut Response<()>,
-        ),
+        answer: &mut Response<()>,
     ) -> Result<Answered, UpstreamError> {
-        let (end, mut pause) = (exchange.record.started + routed.budget, PAUSE.0);
+        let (end, mut pause) = (self.record.started + routed.budget, PAUSE.0);
         let mut attempt = 1;
         loop {
             let failed_at = Instant::now();
@@ -50,23 +39,23 @@ impl Proxy {
                 sleep(pause).await;
                 pause = PAUSE.1.min(2 * pause);
             }
-            let connection =
-                self.second_connection(&mut exchange.record, routed, reservation, &again).await;
-            exchange.record.waited();
+            let first = outgoing.reservation.as_ref();
+            let connection = self.second_connection(routed, first, &again).await;
+            self.record.waited();
             let connection = match connection {
                 Ok(connection) => connection,
                 Err(Failure::Upstream(error)) => return Err(again.unconnected(error)),
                 Err(_) => return Err(again.unpaid()),
             };
+            let Outgoing { extras, client, times, .. } = &mut *outgoing;
             let now = Instant::now();
             // If the upstream has seen nothing of the request, the next attempt gets no time of its own.
-            let from = if again.is_seen() { now } else { *started };
-            *started += now - failed_at;
-            let request = &mut exchange.arrival.request;
-            exchange.record.sent_on(&connection, request.headers_mut());
-            let way = (from, &mut *replay);
-            let sent = again.send(connection, request, added, way, inform, answer).await?;
-            match sent {
+            let from = if again.is_seen() { now } else { times.sent };
+            times.sent += now - failed_at;
+            let request = &mut self.arrival.request;
+            self.record.sent_on(&connection, request.headers_mut());
+            let inform = |status: StatusCode, headers: HeaderMap| client.inform(status, headers);
+            match again.send(connection, request, extras, from, &inform, answer).await? {
                 Sent::Answer(answered) => return Ok(answered),
                 Sent::Resend(next) if attempt < ATTEMPTS && Instant::now() + pause < end => {
                     again = *next;
@@ -79,13 +68,12 @@ impl Proxy {
 
     /// A fresh connection for a second attempt that is paid for.
     async fn second_connection(
-        &self,
-        record: &mut Record<'_>,
+        &mut self,
         routed: &Routed<'_>,
         first: Option<&Reservation>,
         again: &Resend,
     ) -> Result<Connection, Failure> {
-        let (mut fresh, until) = (None, record.started + routed.budget);
+        let (mut fresh, until) = (None, self.record.started + routed.budget);
         if !again.is_seen() || first.is_none() {
             let connection = again.connection(until).await.map_err(Failure::Upstream)?;
             // Connecting may have taken so long that the slot is over: sent now, the request would add to those of later slots.
@@ -95,18 +83,19 @@ impl Proxy {
             fresh = Some(connection);
         }
         let (checks, indices) = first.map(Reservation::for_another_attempt).unwrap_or_default();
-        let upstream = &self.0.upstreams[routed.policy.upstream];
+        let proxy = self.proxy;
+        let upstream = &proxy.0.upstreams[routed.policy.upstream];
         let mut pool = SecondConnection { upstream, again, fresh, until };
         if checks.is_empty() {
             return pool.ready().await;
         }
         let (route, policy, budget) = (routed.route, routed.policy, routed.budget);
-        let attempt = Attempt::first(self, record, route, policy, &checks, budget);
+        let attempt = Attempt::first(proxy, &mut self.record, route, policy, &checks, budget);
         let mut attempt = attempt.again().with_indices(&indices);
-        let paced = limit::pace(&self.0.store, &checks, &mut attempt, &mut pool).await;
+        let paced = limit::pace(&proxy.0.store, &checks, &mut attempt, &mut pool).await;
         let (mut reservation, connection) = paced?;
         reservation.spend();
-        self.count_permits(routed.policy, reservation.checks(), Some(&indices));
+        proxy.count_permits(routed.policy, reservation.checks(), Some(&indices));
         Ok(connection)
     }
 }

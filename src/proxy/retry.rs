@@ -2,21 +2,20 @@
 //! refusal is kept meanwhile, and the client gets it if no slot comes in time.
 
 use super::{
-    Exchange, Proxy, Routed,
+    Exchange, Routed,
     attempt::Attempt,
     connecting::FirstConnection,
-    forward::{Outgoing, Received, unanswered},
+    forward::{Outgoing, Received},
     refusal::Pausing,
 };
 use crate::{
     answer::Failure,
     limit,
     metrics::{RetryResult, UpstreamMetrics},
-    store::Checks,
     throttle::{Repeat, UpstreamRefusal},
     upstream::{Replay, Upload, is_idempotent, move_host},
 };
-use http::{HeaderName, Request};
+use http::{HeaderName, Response};
 use std::mem;
 use tokio::time::Instant;
 
@@ -37,20 +36,17 @@ enum AfterRefusal {
     Final(Box<Received>),
 }
 
-// === impl Proxy ===
+// === impl Exchange ===
 
-impl Proxy {
+impl Exchange<'_> {
     /// Keeps the body of a request from now on, if the request may be sent again.
-    pub(super) fn keep_body(
-        &self,
-        request: &mut Request<Upload>,
-        routed: &Routed<'_>,
-    ) -> Replay<Upload> {
+    pub(super) fn keep_body(&mut self, routed: &Routed<'_>) -> Replay<Upload> {
         let throttle = self.throttle(routed);
         if routed.budget.is_zero() || routed.is_expected || !throttle.retries() {
             return Replay::none();
         }
-        request.body_mut().record(throttle.retry.max_body, Some(&self.0.plan.kept))
+        let (most, bound) = (throttle.retry.max_body, &self.proxy.0.plan.kept);
+        self.arrival.request.body_mut().record(most, Some(bound))
     }
 
     /// Reads an answer that may be a refusal. A refusal pauses limiters, and the request is sent again as often as its
@@ -61,20 +57,19 @@ impl Proxy {
     /// A [`Failure`] if the request was given a slot for another attempt, and that failed.
     #[cold]
     pub(super) async fn after_answer(
-        &self,
-        exchange: &mut Exchange<'_>,
-        routed: &mut Routed<'_>,
-        checks: Option<&Checks>,
+        &mut self,
+        routed: &Routed<'_>,
         outgoing: &mut Outgoing<'_>,
         mut received: Box<Received>,
     ) -> Result<Box<Received>, Failure> {
-        let metrics = &self.0.plan.upstreams[routed.policy.upstream];
+        let metrics = &self.proxy.0.plan.upstreams[routed.policy.upstream];
         let mut last: Option<RetryCount<'_>> = None;
         loop {
             let throttle = self.throttle(routed);
-            let refusal = match received.says_something(&throttle.rules) {
-                true => self.hear(&mut exchange.record, routed, &mut received).await,
-                false => None,
+            let refusal = if received.says_something(&throttle.rules) {
+                self.hear(routed, outgoing, &mut received).await
+            } else {
+                None
             };
             if let Some(mut last) = last.take() {
                 last.result = match refusal {
@@ -83,14 +78,20 @@ impl Proxy {
                 };
             }
             let Some(refusal) = refusal.filter(|_| throttle.is_on) else { return Ok(received) };
-            let pausing = self.pause(routed, checks, (&refusal, received.times.sent));
-            let (Some(pausing), Some(checks)) = (pausing, checks) else { return Ok(received) };
-            if !throttle.retries() {
+            let pausing = self.pause(routed, outgoing, &refusal);
+            let Some(pausing) = pausing.filter(|_| throttle.retries()) else {
+                return Ok(received);
+            };
+            let mut count = RetryCount { metrics, result: RetryResult::Cancelled };
+            let hindrance = match self.hindrance(routed, outgoing, &refusal, &pausing) {
+                None => self.end_call(outgoing, pausing, &mut received).await,
+                known => known,
+            };
+            if let Some(why) = hindrance {
+                count.result = why;
                 return Ok(received);
             }
-            let mut count = RetryCount { metrics, result: RetryResult::Cancelled };
-            let refused = (refusal, pausing, received);
-            match self.retry(exchange, routed, checks, outgoing, refused, &mut count).await? {
+            match self.retry(routed, outgoing, received, &mut count).await? {
                 AfterRefusal::Sent(answer) => received = answer,
                 AfterRefusal::Final(answer) => return Ok(answer),
             }
@@ -98,51 +99,54 @@ impl Proxy {
         }
     }
 
-    /// Sends a refused request again, if it may be and a slot comes in time.
-    async fn retry(
-        &self,
-        exchange: &mut Exchange<'_>,
-        routed: &mut Routed<'_>,
-        checks: &Checks,
+    /// Ends a refused call: takes its body back, frees its permits, and waits until its limiters are paused. Returns the
+    /// reason why the request cannot be sent again.
+    async fn end_call(
+        &mut self,
         outgoing: &mut Outgoing<'_>,
-        (refusal, pausing, mut received): (UpstreamRefusal, Pausing, Box<Received>),
+        pausing: Pausing,
+        received: &mut Received,
+    ) -> Option<RetryResult> {
+        received.hold(&mut self.record, &self.proxy.0.plan.kept).await;
+        let replay = &mut outgoing.extras.replay;
+        let body = if received.is_over() { replay.take().await } else { None };
+        let Some(body) = body else { return Some(RetryResult::NotRepeatable) };
+        *self.arrival.request.body_mut() = body;
+        // The concurrency permits could serve other calls during the wait.
+        outgoing.reservation = None;
+        // Without a pause the limiters could grant each further attempt at once, and the upstream would refuse it again.
+        if matches!(pausing.task.await, Ok(true)) {
+            return None;
+        }
+        self.drop_body();
+        Some(RetryResult::NoSlot)
+    }
+
+    /// Sends a refused request again, if a slot comes in time.
+    async fn retry(
+        &mut self,
+        routed: &Routed<'_>,
+        outgoing: &mut Outgoing<'_>,
+        received: Box<Received>,
         count: &mut RetryCount<'_>,
     ) -> Result<AfterRefusal, Failure> {
-        if let Some(why) = self.hindrance(exchange, routed, outgoing, &refusal, &pausing) {
-            count.result = why;
-            return Ok(AfterRefusal::Final(received));
-        }
-        received.hold(&mut exchange.record, &self.0.plan.kept).await;
-        let body = if received.is_over() { outgoing.replay.take().await } else { None };
-        let Some(body) = body else {
-            count.result = RetryResult::NotRepeatable;
-            return Ok(AfterRefusal::Final(received));
-        };
-        *exchange.arrival.request.body_mut() = body;
-        // The call has ended. Its concurrency permits could serve other calls during the wait.
-        received.reservation = None;
-        // Without a pause the limiters could grant each further attempt at once, and the upstream would refuse it again.
-        if !matches!(pausing.task.await, Ok(true)) {
-            count.result = RetryResult::NoSlot;
-            drop(mem::take(exchange.arrival.request.body_mut()));
-            return Ok(AfterRefusal::Final(received));
-        }
-        let upstream = &self.0.upstreams[routed.policy.upstream];
-        let until = exchange.record.started + routed.budget;
+        let Some(checks) = outgoing.checks else { return Ok(AfterRefusal::Final(received)) };
+        let proxy = self.proxy;
+        let upstream = &proxy.0.upstreams[routed.policy.upstream];
+        let until = self.record.started + routed.budget;
         let (mut kept, mut pool) = (Some(received), FirstConnection::later(upstream, until));
-        let (record, budget) = (&mut exchange.record, routed.budget);
-        let attempt = Attempt::first(self, record, routed.route, routed.policy, checks, budget);
+        let (record, policy, budget) = (&mut self.record, routed.policy, routed.budget);
+        let attempt = Attempt::first(proxy, record, routed.route, policy, checks, budget);
         let mut attempt = attempt.again().after_refusal(&mut kept);
-        let paced = limit::pace(&self.0.store, checks, &mut attempt, &mut pool).await;
+        let paced = limit::pace(&proxy.0.store, checks, &mut attempt, &mut pool).await;
         drop(attempt);
-        exchange.record.waited_beside(pool.connecting);
-        exchange.record.connected(pool.made);
-        let (mut reservation, connection) = match (paced, kept) {
+        self.record.waited_beside(pool.connecting);
+        self.record.connected(pool.made);
+        let (reservation, connection) = match (paced, kept) {
             (Ok(paced), _) => paced,
             (Err(_), Some(received)) => {
                 count.result = RetryResult::NoSlot;
-                // The connection of the client learns now whether the rest of the body is still to come.
-                drop(mem::take(exchange.arrival.request.body_mut()));
+                self.drop_body();
                 return Ok(AfterRefusal::Final(received));
             }
             (Err(failure), None) => {
@@ -150,54 +154,61 @@ impl Proxy {
                 return Err(failure.throttled());
             }
         };
-        let config = &self.0.plan.config.upstreams[routed.policy.upstream];
+        let config = self.upstream_config(routed);
         if !config.preserve_host {
-            let host = &connection.target().host;
+            let (host, added) = (&connection.target().host, &mut outgoing.extras.added);
             for target in &config.targets {
-                move_host(&mut exchange.arrival.request, &mut outgoing.added, &target.host, host);
+                move_host(&mut self.arrival.request, added, &target.host, host);
             }
         }
-        outgoing.replay = self.keep_body(&mut exchange.arrival.request, routed);
-        reservation.spend();
-        self.count_permits(routed.policy, reservation.checks(), None);
-        exchange.record.attempts += 1;
-        match self.attempt(exchange, routed, outgoing, Some(&reservation), connection).await {
-            Ok((response, seen, times)) => {
-                let reservation = Some(reservation);
-                let received = Received { response, read_ahead: None, reservation, times, seen };
+        outgoing.extras.replay = self.keep_body(routed);
+        outgoing.reservation = Some(reservation);
+        self.spend(routed, outgoing);
+        self.record.attempts += 1;
+        let mut head = Response::new(());
+        match self.attempt(routed, outgoing, connection, &mut head).await {
+            Ok(answered) => {
+                let received = Received { head, answered, read_ahead: None };
                 Ok(AfterRefusal::Sent(Box::new(received)))
             }
             Err(error) => {
                 count.result = RetryResult::Failed;
-                Err(unanswered(error, outgoing.upload.as_ref(), Some(reservation)))
+                Err(outgoing.fail(error))
             }
         }
+    }
+
+    /// Drops the body of a request that is not sent again. The connection of the client learns now whether the rest of the
+    /// body is still to come.
+    fn drop_body(&mut self) {
+        drop(mem::take(self.arrival.request.body_mut()));
     }
 
     /// The reason why a refused request is not sent again, as far as it is known before the limiters are asked.
     fn hindrance(
         &self,
-        exchange: &Exchange<'_>,
         routed: &Routed<'_>,
         outgoing: &Outgoing<'_>,
         refusal: &UpstreamRefusal,
         pausing: &Pausing,
     ) -> Option<RetryResult> {
-        let record = &exchange.record;
+        let (record, request) = (&self.record, &self.arrival.request);
         if record.attempts >= self.throttle(routed).retry.attempts.get() {
             return Some(RetryResult::Exhausted);
         }
-        let has_key = || exchange.arrival.request.headers().contains_key(&IDEMPOTENCY_KEY);
         let may_repeat = match refusal.repeat {
             Repeat::Always => true,
-            Repeat::IfIdempotent => is_idempotent(exchange.arrival.request.method()) || has_key(),
+            Repeat::IfIdempotent => {
+                is_idempotent(request.method()) || request.headers().contains_key(&IDEMPOTENCY_KEY)
+            }
             Repeat::Never => false,
         };
         let left = (record.started + routed.budget).saturating_duration_since(Instant::now());
         if left < pausing.span {
             return Some(RetryResult::NoSlot);
         }
-        (!may_repeat || !outgoing.replay.is_kept()).then_some(RetryResult::NotRepeatable)
+        let is_repeatable = may_repeat && outgoing.extras.replay.is_kept();
+        (!is_repeatable).then_some(RetryResult::NotRepeatable)
     }
 }
 

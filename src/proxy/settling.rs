@@ -4,11 +4,12 @@
 
 mod events;
 
-use super::{Body, Proxy, Routed};
+use super::Body;
 use crate::{
     key::{TrueCost, is_json},
     limit::{Reservation, Settled, Settlement},
     metrics::SettledPermits,
+    plan::{Plan, RoutePolicy},
     upstream::{KeptBuffer, KeptBytes},
 };
 use events::EventReader;
@@ -58,22 +59,22 @@ enum CostSource {
     Events(EventReader),
 }
 
-// === impl Proxy ===
+// === impl Settling ===
 
-impl Proxy {
+impl Settling {
     /// Settles what the head of an answer says, and returns what its body may say.
     #[cold]
-    pub(super) fn settling<B>(
-        &self,
-        routed: &Routed<'_>,
+    pub(super) fn begin<B>(
+        plan: &Plan,
+        policy: &RoutePolicy,
         reservation: &mut Reservation,
         response: &Response<B>,
-    ) -> Option<Box<Settling>> {
+    ) -> Option<Box<Self>> {
         let mut open = SmallVec::new();
-        for (check, limiter, part) in routed.policy.settled() {
+        for (check, limiter, part) in policy.settled() {
             // A reservation has a part for each check that was asked.
             let Some(settlement) = reservation.settlement(check) else { continue };
-            let metrics = self.0.plan.limiters[limiter].metrics.settled.clone();
+            let metrics = plan.limiters[limiter].metrics.settled.clone();
             let cost = OpenCost { settlement, part: part.clone(), metrics, said: None };
             match part {
                 TrueCost::Header(_) => {
@@ -87,15 +88,11 @@ impl Proxy {
         if open.is_empty() {
             return None;
         }
-        let bound = self.0.plan.settled.clone();
+        let bound = plan.settled.clone();
         let source = CostSource::of(response.headers(), &bound)?;
-        Some(Box::new(Settling { open, source, passed: 0, bound }))
+        Some(Box::new(Self { open, source, passed: 0, bound }))
     }
-}
 
-// === impl Settling ===
-
-impl Settling {
     /// Reads a piece of the body, which the client has at the same time. False when nothing further can be learned.
     pub(super) fn read(&mut self, piece: &[u8]) -> bool {
         let Self { open, source, passed, .. } = self;

@@ -43,7 +43,8 @@ impl Tunnels {
     /// its end.
     pub(super) fn begin(
         &self,
-        ends: (OnUpgrade, Tunnel),
+        client: OnUpgrade,
+        upstream: Tunnel,
         is_websocket: bool,
         held: impl Send + 'static,
         gauge: &Gauge,
@@ -54,7 +55,7 @@ impl Tunnels {
             let _held = (counted, held);
             tokio::select! {
                 // Both sides see the end of the tunnel and its errors.
-                _ = pass(ends, close) => {}
+                _ = pass(client, upstream, close) => {}
                 () = cut.cancelled() => {}
             }
         });
@@ -96,7 +97,8 @@ impl Drop for OpenTunnel {
 /// Copies until both directions have ended, or one has failed. The end of one direction is passed on, and the other
 /// continues. A WebSocket also ends with a close frame on both sides when `close` says so.
 async fn pass(
-    (client, mut upstream): (OnUpgrade, Tunnel),
+    client: OnUpgrade,
+    mut upstream: Tunnel,
     close: Option<CancellationToken>,
 ) -> io::Result<()> {
     let mut client = TokioIo::new(client.await.map_err(io::Error::other)?);

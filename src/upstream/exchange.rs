@@ -39,6 +39,14 @@ pub struct Answered {
     pub at: Instant,
 }
 
+/// The parts of a request that each attempt sends beside its head.
+pub struct RequestExtras<'h> {
+    /// The fields that the gateway adds.
+    pub added: AddedHeaders<'h>,
+    /// Has the body again when an attempt is over, if it is kept.
+    pub replay: Replay<Upload>,
+}
+
 /// A request without a response that may be sent again, on a fresh connection.
 pub struct Resend {
     pub(super) address: Arc<Address>,
@@ -51,12 +59,21 @@ pub struct Resend {
     was_seen: bool,
 }
 
+// === impl RequestExtras ===
+
+impl RequestExtras<'_> {
+    /// The extras of a request without added fields, whose body is not kept.
+    #[inline(always)]
+    pub fn none() -> Self {
+        Self { added: AddedHeaders::default(), replay: Replay::none() }
+    }
+}
+
 // === impl Connection ===
 
 impl Connection {
-    /// Sends a request, with the fields that the gateway adds, and waits for the head of its response, which is put into
-    /// `answer`. The time-out of the response begins `now`. `inform` is called with each interim response (1xx) of an HTTP/1.1
-    /// upstream. `replay` has the body again afterwards, if it is kept; the head stays in `request`.
+    /// Sends a request and waits for the head of its response, which is put into `answer`. The time-out of the response begins
+    /// `now`. `inform` is called with each interim response (1xx) of an HTTP/1.1 upstream. The head stays in `request`.
     ///
     /// The request may be sent again, on a fresh connection, in three cases: the upstream has seen no byte of it; the
     /// upstream declared that it did not process it (RFC 9113 section 8.7); a connection that was kept idle ended without
@@ -68,13 +85,13 @@ impl Connection {
     pub async fn send(
         mut self,
         request: &mut Request<Upload>,
-        added: &mut AddedHeaders<'_>,
-        (now, replay): (Instant, &mut Replay<Upload>),
+        extras: &mut RequestExtras<'_>,
+        now: Instant,
         inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
         answer: &mut Response<()>,
     ) -> Result<Sent, UpstreamError> {
         let deadline = Deadline::of(request, now, self.pool.timeouts().response);
-        match self.dispatch(request, added, (&deadline, replay), inform, answer).await {
+        match self.dispatch(request, extras, &deadline, inform, answer).await {
             Dispatched::Again(why, is_seen) => {
                 if let Wire::Http2(stream) = &self.wire {
                     stream.retire();
@@ -89,17 +106,20 @@ impl Connection {
     async fn dispatch(
         &mut self,
         request: &mut Request<Upload>,
-        added: &mut AddedHeaders<'_>,
-        (deadline, replay): (&Deadline, &mut Replay<Upload>),
+        extras: &mut RequestExtras<'_>,
+        deadline: &Deadline,
         inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
         answer: &mut Response<()>,
     ) -> Dispatched {
         match &mut self.wire {
-            Wire::Http1(wire) => dispatch_h1(wire, request, added, deadline, inform, answer).await,
+            Wire::Http1(wire) => {
+                dispatch_h1(wire, request, &extras.added, deadline, inform, answer).await
+            }
             Wire::Http2(stream) => {
                 // The box keeps the future of HTTP/1.1 requests small.
                 let target = self.pool.target_of(&self.address);
-                added.merge_into(request.headers_mut());
+                extras.added.merge_into(request.headers_mut());
+                let replay = &mut extras.replay;
                 Box::pin(dispatch_h2(stream, request, target, deadline, replay, answer)).await
             }
         }
@@ -124,7 +144,7 @@ impl Connection {
                 // A response that is refused gives its stream up.
                 let seen = HeaderFlags::of_response(answer.headers());
                 let announced = AnnouncedLength::of(answer.headers(), seen);
-                check_response(answer, (seen, announced), false)?;
+                check_response(answer, seen, announced, false)?;
                 Ok(Sent::Answer(Answered { body: ResponseBody::http2(incoming, self), seen, at }))
             }
         }
@@ -139,7 +159,7 @@ impl Connection {
         let H1Answer { facts, is_bare, is_upgrade, sending } = came;
         let HeadFacts { stays_open, seen, length } = facts;
         self.answered();
-        let length = check_response(answer, (seen, length), is_upgrade)?;
+        let length = check_response(answer, seen, length, is_upgrade)?;
         let decoder = Decoder::of(is_bare, answer.status(), length);
         let is_upgraded = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
         if let Wire::Http1(wire) = &mut self.wire {
@@ -186,14 +206,14 @@ impl Resend {
         self,
         connection: Connection,
         request: &mut Request<Upload>,
-        added: &mut AddedHeaders<'_>,
-        way: (Instant, &mut Replay<Upload>),
+        extras: &mut RequestExtras<'_>,
+        now: Instant,
         inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
         answer: &mut Response<()>,
     ) -> Result<Sent, UpstreamError> {
         let last = &self.pool.target_of(&self.address).host;
-        move_host(request, added, last, &connection.target().host);
-        let mut sent = connection.send(request, added, way, inform, answer).await?;
+        move_host(request, &mut extras.added, last, &connection.target().host);
+        let mut sent = connection.send(request, extras, now, inform, answer).await?;
         if let Sent::Resend(next) = &mut sent {
             next.was_seen = self.is_seen || self.was_seen;
         }

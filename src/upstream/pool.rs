@@ -74,7 +74,7 @@ impl Pool {
         let IdleConnections { group, by_address } = &mut *idle;
         let [only] = &*group.load().addresses else { return None };
         let known = by_address.iter_mut().find(|known| Arc::ptr_eq(&known.address, only))?;
-        let (wire, address) = known.take((now, self.timeouts().idle), true)?;
+        let (wire, address) = known.take(now, self.timeouts().idle, true)?;
         Some(Connection { wire, address, picked: None, pool: self.0.clone() })
     }
 

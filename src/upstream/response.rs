@@ -40,7 +40,8 @@ pub(super) struct AnnouncedLength {
 /// [`UpstreamError::Invalid`] with the rule that the response breaks.
 pub(super) fn check_response<B>(
     response: &mut Response<B>,
-    (seen, announced): (HeaderFlags, AnnouncedLength),
+    seen: HeaderFlags,
+    announced: AnnouncedLength,
     upgrade_asked: bool,
 ) -> Result<BodyLength, UpstreamError> {
     let status = response.status();

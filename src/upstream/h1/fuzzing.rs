@@ -99,7 +99,7 @@ impl BodyDecoder {
     ) -> Result<Self, UpstreamError> {
         let seen = HeaderFlags::of_response(response.headers());
         let announced = AnnouncedLength::of(response.headers(), seen);
-        let length = check_response(response, (seen, announced), upgrade_asked)?;
+        let length = check_response(response, seen, announced, upgrade_asked)?;
         Ok(Self(Decoder::of(is_bare, response.status(), length)))
     }
 

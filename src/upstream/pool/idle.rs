@@ -47,7 +47,9 @@ impl IdleConnections {
     /// DNS no longer returns its address.
     pub(super) fn put(
         &mut self,
-        (wire, address, since): (Box<H1Connection>, Arc<Address>, Instant),
+        wire: Box<H1Connection>,
+        address: Arc<Address>,
+        since: Instant,
         most: usize,
     ) {
         let idle: usize = self.by_address.iter().map(|connections| connections.idle.len()).sum();
@@ -112,7 +114,8 @@ impl AddressConnections {
     /// `limit` by `now`, unless `may_reuse` is false.
     pub(super) fn take(
         &mut self,
-        (now, limit): (Instant, Duration),
+        now: Instant,
+        limit: Duration,
         may_reuse: bool,
     ) -> Option<(Wire, Arc<Address>)> {
         if let Some(stream) = self.stream() {

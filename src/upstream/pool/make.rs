@@ -82,7 +82,7 @@ pub(super) fn find_source(
     };
     let known = by_address.iter_mut().find(|known| Arc::ptr_eq(&known.address, address));
     let limit = pool.timeouts().idle;
-    match known.and_then(|known| known.take((Instant::now(), limit), may_reuse)) {
+    match known.and_then(|known| known.take(Instant::now(), limit, may_reuse)) {
         Some((wire, address)) => {
             ConnectionSource::Ready(Connection { wire, address, picked, pool: pool.clone() })
         }

@@ -79,7 +79,7 @@ impl PoolState {
         since: Instant,
     ) {
         if wire.rest() {
-            self.idle.lock().put((wire, address, since), self.keeps);
+            self.idle.lock().put(wire, address, since, self.keeps);
         }
     }
 }
