@@ -86,7 +86,7 @@ pub fn router(parts: AdminParts) -> Router {
         .route("/routes", get(dashboard::routes))
         .route("/upstreams", get(dashboard::upstreams))
         .route("/requests", get(dashboard::requests))
-        .route("/access", get(access::shown))
+        .route("/access", get(access::show_access))
         .route("/metrics", get(measured))
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
@@ -203,12 +203,13 @@ async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {
         let names = missing.join(", ");
         reasons.push(format!("limits_from: no rows yet, and the file has no limiters {names}"));
     }
-    let (status, ready) = match reasons.is_empty() {
-        true => (StatusCode::OK, true),
-        false => (StatusCode::SERVICE_UNAVAILABLE, false),
+    let (status, ready) = if reasons.is_empty() {
+        (StatusCode::OK, true)
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, false)
     };
     let mut said = json!({ "ready": ready, "reasons": reasons });
-    said["config"] = reload::shown(admin.live.loaded());
+    said["config"] = reload::describe(admin.live.loaded());
     let unfit = reload::unfit(&admin.live);
     if !unfit.is_empty() {
         said["config"]["overrides_not_applied"] = unfit.into();

@@ -82,7 +82,7 @@ pub(super) async fn guard(
 }
 
 /// Shows whether this client may change something, and whether it sent the token.
-pub(super) async fn shown(
+pub(super) async fn show_access(
     State(parts): State<Arc<AdminParts>>,
     Extension(operator): Extension<Operator>,
 ) -> Json<Value> {
@@ -193,9 +193,10 @@ impl Operator {
 
 impl fmt::Display for Operator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.has_token {
-            true => write!(f, "{} with the token", self.address),
-            false => write!(f, "{}", self.address),
+        if self.has_token {
+            write!(f, "{} with the token", self.address)
+        } else {
+            write!(f, "{}", self.address)
         }
     }
 }

@@ -103,7 +103,7 @@ pub(super) async fn list(
     }
     all.retain(KeyInUse::is_in_use);
     all.sort_by_cached_key(|key| key.place(order));
-    let shown: Vec<_> = all.iter().take(limit).map(KeyInUse::shown).collect();
+    let shown: Vec<_> = all.iter().take(limit).map(KeyInUse::describe).collect();
     Ok(Json(json!({
         "limiter": name,
         "sort": order.name(),
@@ -245,7 +245,7 @@ impl KeyInUse {
         (waiting, used.is_none(), used, self.key.clone())
     }
 
-    fn shown(&self) -> Value {
+    fn describe(&self) -> Value {
         let mut shown = json!({ "key": key::shown(&self.key), "waiting": self.waiting });
         match &self.level {
             Ok(level) => {

@@ -136,9 +136,10 @@ pub(super) async fn remove_limiting(
 /// Reads a body of JSON, whatever its content type says: curl names another one. An error shows the `example`.
 fn read<T: DeserializeOwned>(body: &[u8], example: &str) -> Result<T> {
     serde_json::from_slice(body).map_err(|error| {
-        let why = match body.is_empty() {
-            true => format!("the body is empty; send a change such as {example}"),
-            false => format!("the body is no change such as {example}: {error}"),
+        let why = if body.is_empty() {
+            format!("the body is empty; send a change such as {example}")
+        } else {
+            format!("the body is no change such as {example}: {error}")
         };
         PageError(StatusCode::UNPROCESSABLE_ENTITY, why)
     })
@@ -165,9 +166,10 @@ fn check_rates(plan: &LimiterPlan, rates: &Rates) -> Result<()> {
 }
 
 fn word(name: &str, text: String) -> Result<String> {
-    match text.len() <= MOST_WORD && !text.chars().any(char::is_control) {
-        true => Ok(text),
-        false => Err(bad(format!("`{name}` is longer than {MOST_WORD} characters"))),
+    if text.len() <= MOST_WORD && !text.chars().any(char::is_control) {
+        Ok(text)
+    } else {
+        Err(bad(format!("`{name}` is longer than {MOST_WORD} characters")))
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) fn unfit(live: &Live) -> Vec<Value> {
 }
 
 /// Describes the configuration that is in use, and the mistakes of a later one.
-pub(super) fn shown(loaded: LoadedConfig) -> Value {
+pub(super) fn describe(loaded: LoadedConfig) -> Value {
     let LoadedConfig { hash, at, error, needs_restart, .. } = loaded;
     let mut said = json!({ "hash": hash, "loaded": format!("{at:.3}") });
     if let Some(error) = error {

@@ -61,7 +61,7 @@ pub(super) async fn list(
     let all = joined(answers).await?;
     let waiting: u64 = all.iter().map(|tenant| tenant.waiting).sum();
     let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
-    let rows: Vec<_> = all.iter().take(limit).map(shown).collect();
+    let rows: Vec<_> = all.iter().take(limit).map(describe).collect();
     let mut said = json!({
         "limiter": name,
         "by": plan.limiter.fair.as_ref().map(|fair| fair.by.text()),
@@ -101,7 +101,7 @@ pub(super) async fn with_most_waiting<'k>(
     }
     rows.sort_by_key(|(_, _, tenant)| Reverse(tenant.waiting));
     let rows = rows.iter().take(MOST_SHOWN).map(|(plan, key, tenant)| {
-        let mut said = shown(tenant);
+        let mut said = describe(tenant);
         said["limiter"] = plan.limiter.name.as_str().into();
         if let Some(key) = key {
             said["key"] = key::shown(key).into();
@@ -145,7 +145,7 @@ async fn joined(
     Ok(all)
 }
 
-fn shown(tenant: &TenantLevel) -> Value {
+fn describe(tenant: &TenantLevel) -> Value {
     json!({
         "tenant": key::shown(&tenant.tenant),
         "weight": tenant.weight,

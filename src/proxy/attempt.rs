@@ -99,7 +99,7 @@ impl<'r, 'p> Attempt<'r, 'p> {
     pub(crate) async fn pace(mut self) -> Result<Reservation, Failure> {
         let (store, checks) = (&self.proxy.0.store, self.checks);
         let paced = limit::pace(store, checks, &mut self, &mut AlwaysReady::default()).await;
-        self.record.waited();
+        self.record.end_wait();
         paced.map(|(reservation, ())| reservation)
     }
 
@@ -126,7 +126,7 @@ impl<'r, 'p> Attempt<'r, 'p> {
             Ok(Admission::Queued(_)) => Err(Failure::QueueFull { retry_after: 0 }),
             Err(error) => Err(self.undecided(error)),
         };
-        self.record.waited();
+        self.record.end_wait();
         promised
     }
 
@@ -150,7 +150,7 @@ impl<'r, 'p> Attempt<'r, 'p> {
         self.bind(decision.bound_by);
         // The answer has the fields of this refusal.
         self.record.quota = None;
-        self.decided(limiter, Verdict::Refuse, decision.source);
+        self.count_verdict(limiter, Verdict::Refuse, decision.source);
         let plan = &self.proxy.0.plan.limiters[limiter];
         if let Some(auto) = plan.auto().filter(|_| decision.level.paused == 0) {
             auto.asked(true);
@@ -256,7 +256,7 @@ impl Caller for Attempt<'_, '_> {
             self.is_counted = true;
             let limiter = self.policy.limiter(self.index(waiter.bound_by));
             self.bind(waiter.bound_by);
-            self.decided(limiter, Verdict::Wait, waiter.source);
+            self.count_verdict(limiter, Verdict::Wait, waiter.source);
         }
     }
 

@@ -252,10 +252,7 @@ impl ReadAheadBody {
 
     /// The length, if it is known and no trailers follow.
     fn size_hint(&self) -> SizeHint {
-        let rest = match self.start.has_ended() {
-            true => Some(0),
-            false => self.rest.size_hint().exact(),
-        };
+        let rest = if self.start.has_ended() { Some(0) } else { self.rest.size_hint().exact() };
         let length = self.start.length().zip(rest).map(|(start, rest)| start + rest);
         length.map_or_else(SizeHint::default, SizeHint::with_exact)
     }
@@ -270,7 +267,7 @@ impl LoggedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         if let Some(Ok(frame)) = &frame {
-            self.end.sent(frame.data_ref().map_or(0, Bytes::len));
+            self.end.count_sent(frame.data_ref().map_or(0, Bytes::len));
         }
         Poll::Ready(frame)
     }

@@ -79,10 +79,7 @@ impl Client {
 
     /// The address of the caller: that of the client, or the one that a trusted proxy names.
     pub(crate) fn client_ip(&self, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
-        match self.is_trusted {
-            true => key::client_ip(self.ip, headers, trusted),
-            false => self.ip,
-        }
+        if self.is_trusted { key::client_ip(self.ip, headers, trusted) } else { self.ip }
     }
 
     /// The client at `ip`, for which this one speaks. The connection is that of this one.

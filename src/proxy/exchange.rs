@@ -106,7 +106,7 @@ impl<'a> Exchange<'a> {
         let Arrival { request, body } = &mut *self.arrival;
         let host = validate::request(self.client, config, request, seen)?;
         let demands = validate::demands(&config.limits, request, seen);
-        let upgrade = Upgrade::asked(request, body.is_none(), seen);
+        let upgrade = Upgrade::of(request, body.is_none(), seen);
         if seen.has(HeaderFlags::CONNECTION) {
             headers::remove_nominated(request.headers_mut());
         }

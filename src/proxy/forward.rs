@@ -108,7 +108,7 @@ impl<'a> Exchange<'a> {
                 None => pool.ready().await,
             },
         };
-        self.record.waited_beside(pool.connecting);
+        self.record.end_wait_connecting(pool.connecting);
         self.record.connected(pool.made);
         self.send(routed, &mut outgoing, connected?, answer).await
     }
@@ -133,7 +133,7 @@ impl<'a> Exchange<'a> {
             outgoing.extras.replay = self.keep_body(routed);
         }
         self.spend(routed, outgoing);
-        self.record.sent();
+        self.record.note_sent();
         let answered = match self.attempt(routed, outgoing, connection, answer).await {
             Ok(answered) => answered,
             Err(error) => return Err(outgoing.fail(error)),

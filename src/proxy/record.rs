@@ -153,13 +153,13 @@ impl<'a> Record<'a> {
     }
 
     /// Ends the wait of the request, and adds it to the sum of its waits.
-    pub(super) fn waited(&mut self) {
-        self.waited_beside(Connecting::default());
+    pub(super) fn end_wait(&mut self) {
+        self.end_wait_connecting(Connecting::default());
     }
 
     /// The same for a request that also had to wait for a connection, which is no wait for the limiters.
     #[inline]
-    pub(super) fn waited_beside(&mut self, connecting: Connecting) {
+    pub(super) fn end_wait_connecting(&mut self, connecting: Connecting) {
         self.connecting += connecting.total;
         if let Some(since) = self.waits_since.take() {
             let wait = since.elapsed().saturating_sub(connecting.within_wait);
@@ -218,7 +218,7 @@ impl<'a> Record<'a> {
         self.upstream = Some(self.upstream.unwrap_or_default() + took);
     }
 
-    pub(crate) fn sent(&mut self) {
+    pub(crate) fn note_sent(&mut self) {
         self.sent = true;
     }
 
@@ -269,7 +269,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    pub(crate) fn answered(&mut self, status: StatusCode) {
+    pub(crate) fn note_answer(&mut self, status: StatusCode) {
         self.status = Some(status);
         self.outcome = forwarded(self.wait, self.observed);
     }
@@ -278,10 +278,7 @@ impl<'a> Record<'a> {
     /// whole, or if nothing is written.
     #[inline]
     pub(super) fn ending(&mut self, body: &Body) -> Option<AnswerEnd> {
-        match self.line.is_some() || self.trace.is_some() {
-            true => self.ending_with(body),
-            false => None,
-        }
+        if self.line.is_some() || self.trace.is_some() { self.ending_with(body) } else { None }
     }
 
     #[cold]
@@ -336,7 +333,7 @@ impl<'a> Record<'a> {
 impl Drop for Record<'_> {
     fn drop(&mut self) {
         // A client that left during a wait has ended that wait.
-        self.waited();
+        self.end_wait();
         match self.route {
             Some(route)
                 if self.outcome == Outcome::Passed && self.sent && self.claimed.is_none() =>
@@ -369,7 +366,7 @@ impl Drop for Record<'_> {
 
 impl AnswerEnd {
     /// Notes bytes of the body that were handed to the client's connection.
-    pub(super) fn sent(&mut self, bytes: usize) {
+    pub(super) fn count_sent(&mut self, bytes: usize) {
         if let Some(line) = &mut self.line {
             line.sent += bytes as u64;
         }

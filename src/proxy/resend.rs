@@ -41,7 +41,7 @@ impl Exchange<'_> {
             }
             let first = outgoing.reservation.as_ref();
             let connection = self.second_connection(routed, first, &again).await;
-            self.record.waited();
+            self.record.end_wait();
             let connection = match connection {
                 Ok(connection) => connection,
                 Err(Failure::Upstream(error)) => return Err(again.unconnected(error)),

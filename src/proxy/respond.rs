@@ -41,7 +41,7 @@ impl Exchange<'_> {
     ) -> Replied {
         let (body, is_gone) = match outcome {
             Ok(body) => {
-                self.record.answered(head.status());
+                self.record.note_answer(head.status());
                 (body, false)
             }
             Err(failure) => {

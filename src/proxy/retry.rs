@@ -140,7 +140,7 @@ impl Exchange<'_> {
         let mut attempt = attempt.again().after_refusal(&mut kept);
         let paced = limit::pace(&proxy.0.store, checks, &mut attempt, &mut pool).await;
         drop(attempt);
-        self.record.waited_beside(pool.connecting);
+        self.record.end_wait_connecting(pool.connecting);
         self.record.connected(pool.made);
         let (reservation, connection) = match (paced, kept) {
             (Ok(paced), _) => paced,

@@ -40,13 +40,13 @@ pub(super) struct Switched {
 impl Upgrade {
     /// Reads the upgrade that `request` asks for; `seen` are its fields, and `is_bare` says that it has no body. A
     /// WebSocket over HTTP/2 becomes a GET. A request with a body cannot ask for an upgrade, because the body would have to be read to its end first.
-    pub(super) fn asked<B>(
+    pub(super) fn of<B>(
         request: &mut Request<B>,
         is_bare: bool,
         seen: HeaderFlags,
     ) -> Option<Self> {
         if request.version() == Version::HTTP_2 {
-            return Self::asked_by_h2(request);
+            return Self::of_h2(request);
         }
         if request.version() != Version::HTTP_11
             || !seen.has(HeaderFlags::UPGRADE)
@@ -63,7 +63,7 @@ impl Upgrade {
         Some(Self { protocols, client: upgrade::on(request), key: None })
     }
 
-    fn asked_by_h2<B>(request: &mut Request<B>) -> Option<Self> {
+    fn of_h2<B>(request: &mut Request<B>) -> Option<Self> {
         let protocol = request.extensions().get::<Protocol>()?;
         if request.method() != Method::CONNECT || protocol.as_str() != "websocket" {
             return None;
@@ -192,9 +192,9 @@ mod tests {
         builder.body(Empty::new()).expect("a request")
     }
 
-    fn asked(request: &mut Request<Empty<bytes::Bytes>>) -> Option<Upgrade> {
+    fn upgrade_of(request: &mut Request<Empty<bytes::Bytes>>) -> Option<Upgrade> {
         let seen = HeaderFlags::of(request.headers());
-        Upgrade::asked(request, true, seen)
+        Upgrade::of(request, true, seen)
     }
 
     #[test]
@@ -207,21 +207,21 @@ mod tests {
     fn connection_level_protocols_are_not_forwarded() {
         let names = "h2c, WebSocket, HTTP/2.0, TLS/1.0, irc/6.9";
         let mut wished = request(&[("connection", "keep-alive, Upgrade"), ("upgrade", names)]);
-        let upgrade = asked(&mut wished).expect("some are left");
+        let upgrade = upgrade_of(&mut wished).expect("some are left");
         let mut headers = HeaderMap::new();
         upgrade.ask(&mut headers);
         assert_eq!(headers["upgrade"], "WebSocket, irc/6.9");
         assert_eq!(headers["connection"], "upgrade");
         for (connection, names) in [("upgrade", "h2c"), ("keep-alive", "websocket")] {
             let mut other = request(&[("connection", connection), ("upgrade", names)]);
-            assert!(asked(&mut other).is_none(), "{connection} {names}");
+            assert!(upgrade_of(&mut other).is_none(), "{connection} {names}");
         }
     }
 
     #[test]
     fn an_answer_must_name_an_offered_protocol() {
         let mut wished = request(&[("connection", "upgrade"), ("upgrade", "websocket")]);
-        let upgrade = asked(&mut wished).expect("a wish");
+        let upgrade = upgrade_of(&mut wished).expect("a wish");
         let answer = |name| HeaderMap::from_iter([(UPGRADE, HeaderValue::from_static(name))]);
         assert_eq!(upgrade.protocol(&answer("WebSocket")).expect("asked for"), "WebSocket");
         for other in ["h2c", "", "websocket, h2c"] {

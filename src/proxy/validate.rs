@@ -58,9 +58,10 @@ pub(super) fn message<'r, B>(
     if seen.has(HeaderFlags::CONTENT_LENGTH) {
         length(request.headers())?;
     }
-    match seen.has(HeaderFlags::MAX_FORWARDS) && is_last_hop(request) {
-        true => Err(Failure::LastHop),
-        false => Ok(host),
+    if seen.has(HeaderFlags::MAX_FORWARDS) && is_last_hop(request) {
+        Err(Failure::LastHop)
+    } else {
+        Ok(host)
     }
 }
 
@@ -134,9 +135,10 @@ fn target<B>(paths: &Paths, request: &Request<B>) -> Result<(), Failure> {
         return malformed("the target is no http or https URL");
     }
     if uri.path() == "*" {
-        return match *request.method() == Method::OPTIONS && uri.query().is_none() {
-            true => Ok(()),
-            false => malformed("the target `*` is for OPTIONS alone (RFC 9112 section 3.2.4)"),
+        return if *request.method() == Method::OPTIONS && uri.query().is_none() {
+            Ok(())
+        } else {
+            malformed("the target `*` is for OPTIONS alone (RFC 9112 section 3.2.4)")
         };
     }
     if !uri.path().starts_with('/') {
@@ -190,13 +192,15 @@ fn host<B>(request: &Request<B>) -> Result<Option<&HeaderValue>, Failure> {
     }
     let headers = request.headers();
     let Some(host) = headers.get(HOST) else {
-        let is_needed = match is_http2(request) {
-            true => authority.is_none(),
-            false => request.version() == Version::HTTP_11,
+        let is_needed = if is_http2(request) {
+            authority.is_none()
+        } else {
+            request.version() == Version::HTTP_11
         };
-        return match is_needed {
-            true => malformed("a request names its host (RFC 9112 section 3.2)"),
-            false => Ok(None),
+        return if is_needed {
+            malformed("a request names its host (RFC 9112 section 3.2)")
+        } else {
+            Ok(None)
         };
     };
     // Most requests have no field twice.
@@ -275,9 +279,10 @@ fn coding<B>(request: &Request<B>) -> Result<(), Failure> {
     let all = request.headers().get_all(TRANSFER_ENCODING).iter();
     let all = all.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
     let mut names = all.map(<[u8]>::trim_ascii).filter(|coding| !coding.is_empty());
-    match names.all(|coding| coding.eq_ignore_ascii_case(b"chunked")) {
-        true => malformed("a body is chunked once (RFC 9112 section 6.1)"),
-        false => Err(Failure::Coding),
+    if names.all(|coding| coding.eq_ignore_ascii_case(b"chunked")) {
+        malformed("a body is chunked once (RFC 9112 section 6.1)")
+    } else {
+        Err(Failure::Coding)
     }
 }
 

@@ -60,9 +60,10 @@ impl Listeners {
         let workers = config.workers.get();
         let port = |key, address, inherited: Vec<TcpListener>| {
             let are_inherited = !inherited.is_empty();
-            let sockets = match are_inherited {
-                true => shared(&inherited, workers).map_err(system)?,
-                false => own(address, workers).map_err(failed(address, key))?,
+            let sockets = if are_inherited {
+                shared(&inherited, workers).map_err(system)?
+            } else {
+                own(address, workers).map_err(failed(address, key))?
             };
             Ok::<_, ServerError>(PortSockets { sockets, are_inherited })
         };

@@ -135,7 +135,7 @@ async fn acquire(exchange: &mut Exchange<'_>, call: AcquireCall) -> Result<Progr
     if checks.is_empty() {
         // None of its limiters counts now.
         let limiter = &plan.limiters[find_limiter(plan, &call.limiters[0].limiter)?];
-        exchange.record.sent();
+        exchange.record.note_sent();
         let mut answer = permits::give_uncounted(limiter, limiter.limiter.capacity());
         answer["waited_ms"] = 0.0.into();
         return Ok(ProgramAnswer::Done(answer));
@@ -155,7 +155,7 @@ async fn acquire(exchange: &mut Exchange<'_>, call: AcquireCall) -> Result<Progr
             return Ok(ProgramAnswer::Limited(answer, failure));
         }
     };
-    exchange.record.sent();
+    exchange.record.note_sent();
     proxy.count_permits(&policy, reservation.checks(), None);
     let left = reservation.at.saturating_duration_since(Instant::now());
     let wait = if call.wait { 0 } else { limit::micros(left) };

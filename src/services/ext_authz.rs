@@ -61,7 +61,7 @@ async fn check(
     let source = attributes.source.and_then(|peer| peer.address?.socket?.address.parse().ok());
     let described = attributes.request.and_then(|request| request.http).unwrap_or_default();
     let client = described_client(call.client, source, &call.proxy.plan().config);
-    let mut arrival = Arrival::new(restored(described)?);
+    let mut arrival = Arrival::new(restore(described)?);
     let headers = arrival.request.headers();
     let whole = headers.get_all(PARTIAL_BODY).iter().all(|value| value == "false");
     let call = ServiceCall { client: &client, arrival: &mut arrival, ..call };
@@ -80,10 +80,10 @@ async fn check(
     };
     Ok(match slot {
         Ok(headers) => {
-            exchange.record.answered(StatusCode::OK);
-            passed(&headers)
+            exchange.record.note_answer(StatusCode::OK);
+            allow(&headers)
         }
-        Err(failure) => denied(exchange.record.refusal(&failure, false)),
+        Err(failure) => deny(exchange.record.refusal(&failure, false)),
     })
 }
 
@@ -98,7 +98,7 @@ fn described_client(client: &Arc<Client>, source: Option<IpAddr>, config: &Confi
 }
 
 /// Makes the request that the attributes describe.
-fn restored(http: HttpAttributes) -> Result<Request<FullBody>, Failure> {
+fn restore(http: HttpAttributes) -> Result<Request<FullBody>, Failure> {
     let bad = |why: &'static str| Failure::BadRequest(why.into());
     let body: Bytes = if http.raw_body.is_empty() { http.body.into() } else { http.raw_body };
     let mut request = Request::new(FullBody::from(body));
@@ -138,7 +138,7 @@ fn restored(http: HttpAttributes) -> Result<Request<FullBody>, Failure> {
 }
 
 /// The answer to a request whose slot has come. Its concurrency permits are for the application, all else for the caller.
-fn passed(headers: &HeaderMap) -> CheckResponse {
+fn allow(headers: &HeaderMap) -> CheckResponse {
     let (leases, others): (Vec<_>, Vec<_>) =
         headers.iter().partition(|(name, _)| *name == PACEWAY_LEASE);
     let ok = OkResponse {
@@ -150,7 +150,7 @@ fn passed(headers: &HeaderMap) -> CheckResponse {
 }
 
 /// The answer to a request that is refused, or that breaks a rule: the one of the data plane.
-fn denied(response: Response<Bytes>) -> CheckResponse {
+fn deny(response: Response<Bytes>) -> CheckResponse {
     let (head, body) = response.into_parts();
     let fields = head.headers.iter().filter(|(name, _)| *name != CONTENT_LENGTH);
     let denied = DeniedResponse {

@@ -39,7 +39,7 @@ pub(super) fn restore<B>(
     let is_original = has(&[ORIGINAL_URI, ORIGINAL_URL]);
     let kind = match (config.original, is_forwarded, is_original) {
         (OriginalRequest::Auto, true, true) => {
-            return refused(
+            return refuse(
                 "both X-Forwarded-Uri and X-Original-URI describe the request; set `original` of the service to the one \
                  that the proxy sends",
             );
@@ -57,10 +57,10 @@ pub(super) fn restore<B>(
         OriginalRequest::Original => {
             let target = match (single(headers, &ORIGINAL_URI)?, single(headers, &ORIGINAL_URL)?) {
                 (Some(_), Some(_)) => {
-                    return refused("both X-Original-URI and X-Original-URL describe the request");
+                    return refuse("both X-Original-URI and X-Original-URL describe the request");
                 }
                 (Some(one), None) | (None, Some(one)) => one,
-                (None, None) => return refused("the call has no X-Original-URI"),
+                (None, None) => return refuse("the call has no X-Original-URI"),
             };
             (target, None, single(headers, &ORIGINAL_METHOD)?)
         }
@@ -103,7 +103,7 @@ fn itself<B>(request: &mut Request<B>, prefix: &str) -> Result<(), Failure> {
                     bad("the path does not begin with `path_prefix` of the service")
                 })?)
             }
-            (None, _) => return refused("the call has no path"),
+            (None, _) => return refuse("the call has no path"),
         };
     set(request, target, host)
 }
@@ -139,7 +139,7 @@ fn single<'h>(
     }
 }
 
-fn refused<T>(why: &'static str) -> Result<T, Failure> {
+fn refuse<T>(why: &'static str) -> Result<T, Failure> {
     Err(bad(why))
 }
 

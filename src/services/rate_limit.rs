@@ -105,8 +105,8 @@ async fn decide_all(
     }
     if answer.overall_code == i32::from(RateLimitCode::Ok) {
         for (mut record, reservation) in granted {
-            record.sent();
-            record.answered(StatusCode::OK);
+            record.note_sent();
+            record.note_answer(StatusCode::OK);
             let leases = reservation.map(|own| hand_over(plan, own)).unwrap_or_default();
             answer.request_headers_to_add.extend(leases);
         }

@@ -48,12 +48,12 @@ pub(super) async fn take_slot<'a>(
         proxy.count_permits(policy, reservation.checks(), None);
         leases = reservation.leave();
     }
-    exchange.record.sent();
-    Ok(granted(&exchange.record, proxy.plan(), &leases))
+    exchange.record.note_sent();
+    Ok(headers_of(&exchange.record, proxy.plan(), &leases))
 }
 
 /// The headers of the answer to a request whose slot has come.
-fn granted(record: &Record<'_>, plan: &Plan, leases: &[(Check, Grant)]) -> HeaderMap {
+fn headers_of(record: &Record<'_>, plan: &Plan, leases: &[(Check, Grant)]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(PACEWAY_ORIGIN, HeaderValue::from_static("gateway"));
     headers.insert(&X_REQUEST_ID, record.id.clone());

@@ -332,7 +332,7 @@ impl Cluster {
     }
 
     /// Notes that a request had its response, which ends an ejection of its address.
-    pub(super) fn answered(&self, picked: &mut PickedAddress) {
+    pub(super) fn note_answer(&self, picked: &mut PickedAddress) {
         if picked.succeeded().is_some() {
             self.measure();
             picked.address.is_noted.store(false, Relaxed);

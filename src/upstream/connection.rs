@@ -56,9 +56,9 @@ impl Connection {
     }
 
     /// Notes that the request had its response: the address works.
-    pub(super) fn answered(&mut self) {
+    pub(super) fn note_answer(&mut self) {
         if let Some(picked) = &mut self.picked {
-            self.pool.cluster.answered(picked);
+            self.pool.cluster.note_answer(picked);
         }
     }
 

@@ -137,7 +137,7 @@ impl Connection {
             Dispatched::Again(error, _) => Err(self.failed(UpstreamError::Broken(error))),
             Dispatched::Http1(came) => self.respond_h1(came, answer, at),
             Dispatched::Http2(incoming) => {
-                self.answered();
+                self.note_answer();
                 if list_size(answer.headers()) > HEAD_BYTES {
                     return Err(UpstreamError::Invalid("a head that is too large"));
                 }
@@ -158,7 +158,7 @@ impl Connection {
     ) -> Result<Sent, UpstreamError> {
         let H1Answer { facts, is_bare, is_upgrade, sending } = came;
         let HeadFacts { stays_open, seen, length } = facts;
-        self.answered();
+        self.note_answer();
         let length = check_response(answer, seen, length, is_upgrade)?;
         let decoder = Decoder::of(is_bare, answer.status(), length);
         let is_upgraded = answer.status() == StatusCode::SWITCHING_PROTOCOLS;

@@ -75,10 +75,7 @@ fn forwarded(headers: &HeaderMap, context: &ForwardContext<'_>, added: &mut Adde
     let element = HeaderValue::from_bytes(&element(context));
     // The element is made of octets that headers may hold.
     let element = Cow::Owned(element.unwrap_or(HeaderValue::from_static("for=unknown")));
-    match is_sound {
-        true => added.add(&FORWARDED_NAME, element),
-        false => added.set(&FORWARDED_NAME, element),
-    }
+    if is_sound { added.add(&FORWARDED_NAME, element) } else { added.set(&FORWARDED_NAME, element) }
 }
 
 /// The element of this gateway, `for=192.0.2.1;host=api.example;proto=https` for example (RFC 7239 section 4).

@@ -123,7 +123,7 @@ impl Fleet {
     }
 
     /// The gateways that described themselves lately; `None` before the first answer of a shared store.
-    pub(super) fn shown(&self) -> Option<Value> {
+    pub(super) fn gateways(&self) -> Option<Value> {
         let known = self.known.lock();
         let KnownFleet { members, now, at } = known.as_ref()?;
         let now = now.saturating_add(i64::try_from(at.elapsed().as_micros()).unwrap_or(i64::MAX));

@@ -71,7 +71,7 @@ pub(super) async fn all(admin: &Admin, dashboard: &Dashboard) -> Value {
     if let Some(own) = admin.overrides.of(None) {
         said["limiting_override"] = override_in_force(admin, None, &own);
     }
-    if let Some(gateways) = dashboard.fleet.shown() {
+    if let Some(gateways) = dashboard.fleet.gateways() {
         said["gateways"] = gateways;
     }
     if let Some(limits) = admin.live.limits_status() {
@@ -221,7 +221,7 @@ fn config(admin: &Admin) -> Value {
         Err(error) => json!({ "at": format!("{:.3}", reload.at), "ok": false, "error": error }),
     });
     let reloads: Vec<_> = reloads.collect();
-    let mut said = reload::shown(loaded);
+    let mut said = reload::describe(loaded);
     said["reloads"] = reloads.into();
     said
 }

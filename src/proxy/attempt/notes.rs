@@ -52,7 +52,7 @@ impl Attempt<'_, '_> {
     }
 
     /// Counts the verdict of a limiter.
-    pub(super) fn decided(&self, limiter: usize, verdict: Verdict, source: Source) {
+    pub(super) fn count_verdict(&self, limiter: usize, verdict: Verdict, source: Source) {
         self.proxy.counters().limiters[limiter].decisions.count(verdict, source);
     }
 
@@ -77,19 +77,19 @@ impl Attempt<'_, '_> {
             last = match last {
                 Some((same, most)) if same == limiter => Some((limiter, verdict.max(most))),
                 before => {
-                    self.granted_by(before, reservation.source);
+                    self.count_grant(before, reservation.source);
                     Some((limiter, verdict))
                 }
             };
         }
-        self.granted_by(last, reservation.source);
+        self.count_grant(last, reservation.source);
     }
 
     /// Counts the verdict of a limiter that granted its permits, or would not have.
-    fn granted_by(&mut self, said: Option<(usize, Verdict)>, source: Source) {
+    fn count_grant(&mut self, said: Option<(usize, Verdict)>, source: Source) {
         if let Some((limiter, verdict)) = said {
             self.record.observed |= matches!(verdict, Verdict::WouldWait | Verdict::WouldRefuse);
-            self.decided(limiter, verdict, source);
+            self.count_verdict(limiter, verdict, source);
         }
     }
 

@@ -64,9 +64,10 @@ impl Write for Edge {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let state = &mut *self.0.lock();
-        let flushed = match state.is_http1 {
-            true => poll_flush(state, cx),
-            false => Pin::new(&mut state.transport).poll_flush(cx),
+        let flushed = if state.is_http1 {
+            poll_flush(state, cx)
+        } else {
+            Pin::new(&mut state.transport).poll_flush(cx)
         };
         state.output.note_written(flushed.is_pending());
         flushed

@@ -21,7 +21,7 @@ fn the_attributes_are_a_request_without_the_framing_of_the_original() {
         ("expect", "100-continue"),
         ("x-shop", "acme"),
     ];
-    let request = restored(described("POST", "/search?q=1", &fields)).expect("a request");
+    let request = restore(described("POST", "/search?q=1", &fields)).expect("a request");
     assert_eq!(
         (request.method().as_str(), request.uri().to_string()),
         ("POST", "/search?q=1".into())
@@ -43,7 +43,7 @@ fn raw_headers_keep_bytes_and_count() {
     };
     let header_map = Some(RawHeaders { headers: vec![field(b"\xff"), field(b"b")] });
     let http = HttpAttributes { header_map, ..described("GET", "/", &[]) };
-    let request = restored(http).expect("a request");
+    let request = restore(http).expect("a request");
     let values: Vec<_> =
         request.headers().get_all("x-a").iter().map(|value| value.as_bytes()).collect();
     assert_eq!(values, [b"\xff", b"b"]);
@@ -56,12 +56,12 @@ fn raw_headers_keep_bytes_and_count() {
 #[case::an_authority("CONNECT", "api.test:443")]
 #[case::a_space("GET", "/a b")]
 fn refuses_attributes_that_describe_no_request(#[case] method: &str, #[case] path: &str) {
-    assert!(matches!(restored(described(method, path, &[])), Err(Failure::BadRequest(_))));
+    assert!(matches!(restore(described(method, path, &[])), Err(Failure::BadRequest(_))));
 }
 
 #[test]
 fn refuses_a_header_that_http_forbids() {
-    let refused = restored(described("GET", "/", &[("x-a", "b\r\nx-c: d")]));
+    let refused = restore(described("GET", "/", &[("x-a", "b\r\nx-c: d")]));
     assert!(matches!(refused, Err(Failure::BadRequest(_))));
 }
 
@@ -69,10 +69,10 @@ fn refuses_a_header_that_http_forbids() {
 fn only_a_granted_permit_is_shown_to_the_application() {
     let mut headers = HeaderMap::new();
     headers.insert("server-timing", HeaderValue::from_static("paceway;dur=1"));
-    let ok = passed(&headers).ok.expect("it passes");
+    let ok = allow(&headers).ok.expect("it passes");
     assert_eq!((ok.headers.len(), ok.headers_to_remove), (0, vec!["paceway-lease".to_owned()]));
     headers.insert(&PACEWAY_LEASE, HeaderValue::from_static("few; lease=\"1-2\""));
-    let ok = passed(&headers).ok.expect("it passes");
+    let ok = allow(&headers).ok.expect("it passes");
     assert_eq!((ok.headers.len(), ok.response_headers_to_add.len()), (1, 1));
     assert!(ok.headers_to_remove.is_empty());
 }

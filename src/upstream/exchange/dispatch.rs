@@ -64,9 +64,10 @@ pub(super) async fn dispatch_h1(
         H1Outcome::Failed(why) => {
             // An upstream may close a connection that was idle at any time. On a fresh one, the request is the cause.
             let may_repeat = wire.is_used && !has_body && h1::is_idempotent(request.method());
-            match may_repeat && wire.is_silent() && why.is_end() {
-                true => Dispatched::Again(why, true),
-                false => Dispatched::Failed(UpstreamError::Broken(why)),
+            if may_repeat && wire.is_silent() && why.is_end() {
+                Dispatched::Again(why, true)
+            } else {
+                Dispatched::Failed(UpstreamError::Broken(why))
             }
         }
     }

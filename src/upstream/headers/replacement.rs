@@ -101,9 +101,10 @@ impl ReplacedPrefix {
 
     /// The bytes that a value begins with.
     fn start(&self) -> &[u8] {
-        match self.is_url() {
-            true => self.from.trim_end_matches('/').as_bytes(),
-            false => self.from.as_bytes(),
+        if self.is_url() {
+            self.from.trim_end_matches('/').as_bytes()
+        } else {
+            self.from.as_bytes()
         }
     }
 
@@ -228,9 +229,10 @@ mod tests {
     ) {
         let by =
             Replacement::new(vec![prefix(&("https://a.example/", "/old/")), prefix(&(from, to))]);
-        let by = match from == "https://a.example/" || from == "https://a.example" {
-            true => Replacement::new(vec![prefix(&(from, to))]),
-            false => by,
+        let by = if from == "https://a.example/" || from == "https://a.example" {
+            Replacement::new(vec![prefix(&(from, to))])
+        } else {
+            by
         };
         assert_eq!(replaced(&by, value).unwrap_or_default(), expected);
     }
