@@ -42,11 +42,11 @@ fn json(text: &str) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_admin_side_lists_its_pages() {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}\nlimiters: {{ it: 1/hour, keyed: {{ rate: 1/hour, key: \"{{header.x-shop}}\" }} }}\n\
-         routes: [{{ suffix: \"*\", limiters: [it, keyed] }}]\n",
-        upstream.url()
-    ))
+    let gateway = Gateway::before(
+        &upstream,
+        "limiters: { it: 1/hour, keyed: { rate: 1/hour, key: \"{header.x-shop}\" } }\n\
+         routes: [{ suffix: \"*\", limiters: [it, keyed] }]\n",
+    )
     .await;
     let (status, text) = call(&gateway, "GET", "/", &[("Accept", "*/*")]).await;
     assert_eq!(status, 200, "{text}");
@@ -141,10 +141,10 @@ async fn a_hashed_key_can_be_pasted_and_no_credential_is_repeated() {
 #[tokio::test(flavor = "multi_thread")]
 async fn acquire_needs_no_body_but_a_web_page_does() {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}\nlimiters: {{ it: {{ rate: 1/hour, burst: 3 }} }}\nroutes: [{{ suffix: \"*\" }}]\n",
-        upstream.url()
-    ))
+    let gateway = Gateway::before(
+        &upstream,
+        "limiters: { it: { rate: 1/hour, burst: 3 } }\nroutes: [{ suffix: \"*\" }]\n",
+    )
     .await;
     for (fields, left) in [
         (&[][..], 2),
@@ -317,11 +317,11 @@ async fn every_error_of_the_admin_side_is_a_problem(
     #[case] status: u16,
 ) {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}\nlimiters: {{ it: {{ rate: 1/hour, key: \"{{client_ip}}\" }} }}\n\
-         routes: [{{ suffix: \"*\", limiters: [it] }}]\n",
-        upstream.url()
-    ))
+    let gateway = Gateway::before(
+        &upstream,
+        "limiters: { it: { rate: 1/hour, key: \"{client_ip}\" } }\n\
+         routes: [{ suffix: \"*\", limiters: [it] }]\n",
+    )
     .await;
     let body = if body == "LARGE" { format!("\"{}\"", "x".repeat(3 << 20)) } else { body.into() };
     let length = body.len().to_string();
@@ -337,11 +337,8 @@ async fn every_error_of_the_admin_side_is_a_problem(
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_uploads_to_the_admin_side_do_not_hide_its_health() {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}\nlimiters: {{ it: 1/hour }}\nroutes: [{{ suffix: \"*\" }}]\n",
-        upstream.url()
-    ))
-    .await;
+    let gateway =
+        Gateway::before(&upstream, "limiters: { it: 1/hour }\nroutes: [{ suffix: \"*\" }]\n").await;
     let mut slow = Vec::new();
     for _ in 0..40 {
         let mut conn = Conn::to(gateway.admin).await.expect("connect");

@@ -1,15 +1,11 @@
 //! Limiters that learn their rate: two gateways share it, a wave of refusals counts once, and a restart keeps it.
 
 use crate::support::{
-    Conn, Gateway, PATIENCE, Redis, Reply, Said, Upstream, eventually, get, reply, request,
+    Conn, Gateway, Redis, Reply, Said, Upstream, connected_store, eventually, get, reply, request,
 };
 use paceway::{
     algorithm::{auto_margin::LearnedMargin, auto_rate::LearnedRate},
-    store::{
-        Backend, NoteChange,
-        memory::MemoryStore,
-        redis::{Epochs, RedisStore, RedisUrl},
-    },
+    store::{Backend, NoteChange, memory::MemoryStore, redis::RedisUrl},
 };
 use std::{
     net::SocketAddr,
@@ -226,9 +222,7 @@ async fn a_record_is_replaced_only_by_a_writer_that_has_read_it() {
     a_writer_that_has_not_read_the_text_changes_nothing(&MemoryStore::default()).await;
     let redis = Redis::start();
     let url = RedisUrl::parse(&redis.url()).expect("a URL");
-    let store =
-        RedisStore::open(&url, &Epochs::new("paceway", metrics::Counter::noop())).expect("a store");
-    store.connected(PATIENCE).await.expect("a connection");
+    let store = connected_store(&url).await;
     a_writer_that_has_not_read_the_text_changes_nothing(&store).await;
     let Said::Number(left) = redis.command(&["PTTL", "paceway:{note}:A:note"]) else {
         panic!("no number")

@@ -39,14 +39,6 @@ async fn until_gateways(gateway: &Gateway, count: f64) {
     .await;
 }
 
-async fn statuses(gateway: &Gateway, target: &str, count: usize) -> Vec<u16> {
-    let mut statuses = Vec::new();
-    for _ in 0..count {
-        statuses.push(gateway.get(target).await.status);
-    }
-    statuses
-}
-
 async fn decided_by(gateway: &Gateway, source: &str) -> f64 {
     gateway.metric("paceway_decisions_total", &[("source", source)]).await
 }
@@ -72,10 +64,10 @@ routes: [{ name: search, suffix: /search, limiters: [search] }]
 async fn levels_pass_between_store_and_share() {
     let (mut redis, upstream) = (Redis::start(), Upstream::ok().await);
     let gateway = Gateway::start(&config(&redis.url(), "timeout: 200ms", &upstream, FIVE)).await;
-    assert_eq!(statuses(&gateway, "/search", 2).await, [200; 2]);
+    assert_eq!(gateway.statuses("/search", 2).await, [200; 2]);
     redis.freeze();
     until_breaker(&gateway, OPEN).await;
-    assert_eq!(statuses(&gateway, "/search", 2).await, [200; 2]);
+    assert_eq!(gateway.statuses("/search", 2).await, [200; 2]);
     assert_eq!(
         (decided_by(&gateway, "shared").await, decided_by(&gateway, "local").await),
         (2.0, 2.0)
@@ -86,7 +78,7 @@ async fn levels_pass_between_store_and_share() {
         (gateway.limiter("search").await["level"] == 1).then_some(())
     })
     .await;
-    assert_eq!(statuses(&gateway, "/search", 3).await, [200, 429, 429]);
+    assert_eq!(gateway.statuses("/search", 3).await, [200, 429, 429]);
     assert_eq!(decided_by(&gateway, "shared").await, 5.0);
     // A second time, from a bucket that is empty.
     redis.kill();
@@ -110,11 +102,11 @@ async fn each_policy_decides_without_the_store(
     let (mut redis, upstream) = (Redis::start(), Upstream::ok().await);
     let store = format!("timeout: 2s, on_failure: {policy}");
     let gateway = Gateway::start(&config(&redis.url(), &store, &upstream, FIVE)).await;
-    assert_eq!(statuses(&gateway, "/search", 2).await, [200; 2]);
+    assert_eq!(gateway.statuses("/search", 2).await, [200; 2]);
     redis.kill();
     until_breaker(&gateway, OPEN).await;
     assert_eq!(gateway.metric("paceway_store_up", &[]).await, 0.0);
-    assert_eq!(statuses(&gateway, "/search", 5).await, expected);
+    assert_eq!(gateway.statuses("/search", 5).await, expected);
     assert_eq!(decided_by(&gateway, source).await, 5.0);
     let ready = gateway.page("/readyz").await;
     assert_eq!((ready.status, &ready.json()["store"]["breaker"]), (200, &"open".into()));
@@ -211,9 +203,9 @@ routes:
     let gateway = Gateway::start(&config(&redis.url(), "timeout: 2s", &upstream, rest)).await;
     redis.kill();
     until_breaker(&gateway, OPEN).await;
-    assert_eq!(statuses(&gateway, "/lax", 4).await, [200; 4]);
-    assert_eq!(statuses(&gateway, "/two", 3).await, [200, 200, 429]);
-    assert_eq!(statuses(&gateway, "/seen", 3).await, [200; 3]);
+    assert_eq!(gateway.statuses("/lax", 4).await, [200; 4]);
+    assert_eq!(gateway.statuses("/two", 3).await, [200, 200, 429]);
+    assert_eq!(gateway.statuses("/seen", 3).await, [200; 3]);
     assert_unavailable(&gateway.get("/strict").await);
     let page = gateway.page("/readyz").await;
     assert_eq!(page.status, 200, "others are served: {}", page.text());
@@ -236,8 +228,8 @@ routes:
     until_gateways(&other, 2.0).await;
     redis.kill();
     until_breaker(&gateway, OPEN).await;
-    assert_eq!(statuses(&gateway, "/own", 5).await, [200, 200, 200, 200, 429]);
-    assert_eq!(statuses(&gateway, "/all", 3).await, [200, 200, 429]);
+    assert_eq!(gateway.statuses("/own", 5).await, [200, 200, 200, 200, 429]);
+    assert_eq!(gateway.statuses("/all", 3).await, [200, 200, 429]);
 }
 
 /// A right that is missing is an answer: the store is asked each time, and the policy decides.
@@ -249,7 +241,7 @@ async fn a_refusing_store_leads_to_no_refusals() {
     let gateway = Gateway::start(&config(&url, "timeout: 2s", &upstream, FIVE)).await;
     // At the start it would be an error.
     redis.command(&["ACL", "SETUSER", "paceway", "-fcall", "-eval", "-evalsha"]);
-    assert_eq!(statuses(&gateway, "/search", 6).await, [200, 200, 200, 200, 200, 429]);
+    assert_eq!(gateway.statuses("/search", 6).await, [200, 200, 200, 200, 200, 429]);
     assert_eq!(decided_by(&gateway, "local").await, 6.0);
     until_breaker(&gateway, CLOSED).await;
     assert!(gateway.metric("paceway_store_errors_total", &[("kind", "refused")]).await >= 6.0);
@@ -302,7 +294,7 @@ routes: [{ suffix: /search, limiters: [flowing] }, { suffix: '*', limiters: [win
         (Value::Null, Value::Null, Value::Null, Value::Null),
     ];
     assert_eq!(shares, expected);
-    assert_eq!(statuses(&gateway, "/search", 3).await, [200; 3]);
+    assert_eq!(gateway.statuses("/search", 3).await, [200; 3]);
     assert_eq!(gateway.limiter("flowing").await["share"]["level"], 1);
     assert_eq!(gateway.limiter("lax").await["on_failure"], "allow");
     let one = gateway.page("/limiters/keyed/keys/a").await.json();
@@ -362,7 +354,7 @@ routes: [{ name: search, suffix: /search, limiters: [search] }]
     .await;
     assert_eq!(events(&gateway, "the store is away"), 1, "{:?}", gateway.events());
     let before = decided_by(&gateway, "shared").await;
-    assert_eq!(statuses(&gateway, "/search", 5).await, [200; 5]);
+    assert_eq!(gateway.statuses("/search", 5).await, [200; 5]);
     assert_eq!(decided_by(&gateway, "shared").await, before + 5.0);
 }
 
@@ -371,7 +363,7 @@ async fn a_store_missing_at_the_start_is_replaced_by_the_policy() {
     let (mut redis, upstream) = (Redis::start(), Upstream::ok().await);
     redis.kill();
     let gateway = Gateway::start(&config(&redis.url(), "timeout: 2s", &upstream, FIVE)).await;
-    assert_eq!(statuses(&gateway, "/search", 6).await, [200, 200, 200, 200, 200, 429]);
+    assert_eq!(gateway.statuses("/search", 6).await, [200, 200, 200, 200, 200, 429]);
     redis.start_again();
     until_breaker(&gateway, CLOSED).await;
     eventually("what was taken is charged", async || {

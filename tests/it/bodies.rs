@@ -4,7 +4,7 @@
 mod expect;
 mod unread;
 
-use crate::support::{Answer, Conn, Gateway, Reply, Upstream, reached, request};
+use crate::support::{Answer, Conn, Gateway, Reply, Upstream, closed, reached, request};
 use parking_lot::Mutex;
 use rstest::rstest;
 use std::{sync::Arc, time::Duration};
@@ -22,10 +22,6 @@ async fn before(upstream: &Upstream, keys: &str) -> Gateway {
 async fn before_one_a_day(upstream: &Upstream) -> Gateway {
     let routes = "limiters: { a: 1/day }\nroutes: [{ name: all, suffix: \"*\", limiters: [a] }]";
     Gateway::start(&format!("upstream: {}\n{routes}\n", upstream.url())).await
-}
-
-fn closed() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(0))
 }
 
 /// An upstream that takes whatever comes on each of its connections, answers nothing, and writes down what it had
@@ -49,7 +45,7 @@ async fn silent() -> (Upstream, Arc<Semaphore>, Arc<Semaphore>, Arc<Mutex<Vec<St
 }
 
 async fn open(gateway: &Gateway, bytes: impl AsRef<[u8]>) -> Conn {
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     conn.send(bytes).await.expect("send");
     conn
 }

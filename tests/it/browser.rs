@@ -283,11 +283,11 @@ async fn every_action_of_the_page_works_and_is_undone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_keys_do_not_freeze_the_page() {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}\nlimiters: {{ shop: {{ rate: 2/hour, burst: 1, key: \"{{header.x-shop}}\" }} }}\n\
-         routes: [{{ suffix: \"*\", limiters: [shop], max_wait: 59min }}]\n",
-        upstream.url()
-    ))
+    let gateway = Gateway::before(
+        &upstream,
+        "limiters: { shop: { rate: 2/hour, burst: 1, key: \"{header.x-shop}\" } }\n\
+         routes: [{ suffix: \"*\", limiters: [shop], max_wait: 59min }]\n",
+    )
     .await;
     let mut conns: Vec<_> = Vec::new();
     for batch in 0..8 {

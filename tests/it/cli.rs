@@ -311,9 +311,7 @@ fn run_and_check_print_the_same_mistakes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn health_reports_whether_a_gateway_is_ready() {
     let upstream = Upstream::ok().await;
-    let mut gateway =
-        Gateway::start(&format!("upstream: {}\nroutes: [{{ suffix: \"*\" }}]\n", upstream.url()))
-            .await;
+    let mut gateway = Gateway::before(&upstream, "routes: [{ suffix: \"*\" }]\n").await;
     let admin = gateway.admin.to_string();
     let (code, out, err) = said(&paceway(&["health", "--admin", &admin]));
     assert_eq!((code, out.as_str(), err.as_str()), (Some(0), "", ""));

@@ -123,11 +123,8 @@ async fn resume_reports_a_pause_of_the_upstream() {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_rate_of_a_limiter_has_its_level() {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}\nlimiters: {{ account: [5/h, 20/day], shop: {{ rate: [5/h, 20/day], key: '{{header.x-shop}}' }} }}\n\
-         routes: [{{ suffix: '*', limiters: [account, shop], max_wait: 0 }}]\n",
-        upstream.url()
-    ))
+    let gateway = Gateway::before(&upstream, "limiters: { account: [5/h, 20/day], shop: { rate: [5/h, 20/day], key: '{header.x-shop}' } }\n\
+         routes: [{ suffix: '*', limiters: [account, shop], max_wait: 0 }]\n")
     .await;
     for _ in 0..2 {
         assert_eq!(gateway.get("/").await.status, 200);
@@ -188,11 +185,11 @@ async fn resume_prints_the_values_in_force() {
 #[tokio::test(flavor = "multi_thread")]
 async fn top_shows_the_keys_that_use_most() {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}\nlimiters:\n  account: 500/day\n  shop: {{ rate: 5/day, key: '{{header.x-shop}}' }}\n\
-         routes: [{{ suffix: '*', limiters: [shop, account], max_wait: 0 }}]\n",
-        upstream.url()
-    ))
+    let gateway = Gateway::before(
+        &upstream,
+        "limiters:\n  account: 500/day\n  shop: { rate: 5/day, key: '{header.x-shop}' }\n\
+         routes: [{ suffix: '*', limiters: [shop, account], max_wait: 0 }]\n",
+    )
     .await;
     for shop in ["acme", "bolt", "acme", "acme"] {
         let answer = gateway.ask("/", &[("X-Shop", shop)]).await.answer().await;

@@ -17,27 +17,11 @@ async fn with(upstream: &Upstream, lines: &str) -> Gateway {
     Gateway::start(&format!("upstream: {}\nworkers: 2\n{ROUTES}{lines}\n", upstream.url())).await
 }
 
-async fn connect(gateway: &Gateway) -> Conn {
-    Conn::to(gateway.listen).await.expect("connect")
-}
-
 /// Sends `bytes` and returns all that comes back until the connection ends.
 async fn ends(gateway: &Gateway, bytes: impl AsRef<[u8]>) -> String {
-    let mut conn = connect(gateway).await;
+    let mut conn = gateway.connect().await;
     conn.send(bytes).await.expect("send");
     String::from_utf8(conn.rest().await).expect("text")
-}
-
-async fn refused(gateway: &Gateway, reason: &str) -> f64 {
-    gateway.metric("paceway_connections_refused_total", &[("reason", reason)]).await
-}
-
-/// A connection may end a moment before it is counted.
-async fn until_refused(gateway: &Gateway, reason: &str, count: usize) {
-    eventually(&format!("{count} refused: {reason}"), async || {
-        (refused(gateway, reason).await as usize == count).then_some(())
-    })
-    .await;
 }
 
 /// Waits until exactly that many open connections of clients speak `protocol`.
@@ -104,7 +88,7 @@ async fn a_request_refused_by_the_parser_is_answered_counted_and_logged(
     let upstream = Upstream::ok().await;
     let limits = "limits: { headers: 4, header_bytes: 10000, uri: 5000 }";
     let gateway = with(&upstream, limits).await;
-    let mut conn = connect(&gateway).await;
+    let mut conn = gateway.connect().await;
     // No request after it is served.
     let behind = request("GET", "/behind", &[]);
     conn.send(format!("{before}{bytes}{behind}")).await.expect("send");
@@ -179,7 +163,7 @@ async fn both_framings_are_refused_before_anything_is_charged(
 ) {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "").await;
-    let mut conn = connect(&gateway).await;
+    let mut conn = gateway.connect().await;
     let before = match way {
         "pipelined" => "GET /before HTTP/1.1\r\nHost: x\r\n\r\n",
         "behind_a_body" => "POST /before HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody",
@@ -214,7 +198,7 @@ async fn both_framings_are_refused_before_anything_is_charged(
 async fn a_length_of_another_request_is_no_second_framing() {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "").await;
-    let mut conn = connect(&gateway).await;
+    let mut conn = gateway.connect().await;
     let text = "Content-Length: 5\r\n";
     let with_length = format!("POST /1 HTTP/1.1\r\nHost: x\r\nContent-Length: 19\r\n\r\n{text}");
     let chunked = format!("POST /2 HTTP/1.1\r\nHost: x\r\n{CHUNKED}");
@@ -241,7 +225,7 @@ async fn a_length_of_another_request_is_no_second_framing() {
 async fn a_client_that_still_sends_a_body_reads_the_refusal(#[case] head: &str) {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "").await;
-    let mut conn = connect(&gateway).await;
+    let mut conn = gateway.connect().await;
     conn.send(head).await.expect("send");
     conn.send(vec![b'a'; 3_000_000]).await.expect("all of it is taken");
     let answer = conn.answer().await.expect("an answer, in spite of what was not read");
@@ -262,7 +246,7 @@ async fn idle_clients_take_no_connection_of_a_service() {
     let address = service_address(&gateway, "forward_auth");
     let mut idle = Vec::new();
     for _ in 0..2 {
-        let mut conn = connect(&gateway).await;
+        let mut conn = gateway.connect().await;
         conn.send(request("GET", "/", &[])).await.expect("send");
         assert_eq!(conn.answer().await.expect("an answer").status, 200);
         idle.push(conn);
@@ -286,21 +270,21 @@ async fn idle_clients_take_no_connection_of_a_service() {
 async fn connections_above_max_connections_get_a_503(#[case] key: &str, #[case] reason: &str) {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, &format!("client: {{ {key}: 2 }}")).await;
-    let mut first = connect(&gateway).await;
-    let mut second = connect(&gateway).await;
+    let mut first = gateway.connect().await;
+    let mut second = gateway.connect().await;
     for conn in [&mut first, &mut second] {
         conn.send(request("GET", "/", &[])).await.expect("send");
         assert_eq!(conn.answer().await.expect("an answer").status, 200);
     }
     until_open(&gateway, "http1", 2).await;
-    let mut third = connect(&gateway).await;
+    let mut third = gateway.connect().await;
     third.send(request("GET", "/", &[])).await.expect("send");
     let answer = third.answer().await.expect("an answer");
     assert_eq!((answer.status, answer.problem().as_str()), (503, "too-many-connections"));
     assert_eq!(answer.field("retry-after"), Some("1"));
     assert_eq!(answer.field("connection"), Some("close"));
     assert_eq!(third.rest().await, b"");
-    until_refused(&gateway, reason, 1).await;
+    gateway.until_refused(reason, 1).await;
     assert_eq!(upstream.calls().len(), 2);
     drop(first);
     gateway.until_answered("/", 200).await;

@@ -5,7 +5,7 @@ mod both_ways;
 #[allow(dead_code, reason = "its `main` runs as an example")]
 mod own_store;
 
-use crate::support::{Authority, Cluster, Redis};
+use crate::support::{Authority, Cluster, Redis, connected_store};
 use both_ways::{
     Way, a_cancelled_waiting_caller_is_refunded, a_lone_caller_passes_at_the_announced_instant,
     callers_at_once_take_exactly_the_burst, waiting_callers_pass_no_faster_than_the_rate,
@@ -17,7 +17,7 @@ use paceway::{
         Backend, Check, Checks, Decision, NoteChange, ScanPlace, Source, StoreAdmin, StoreError,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
-        redis::{Epochs, RedisStore, RedisUrl},
+        redis::RedisUrl,
     },
     tls::client::ClientTls,
 };
@@ -312,9 +312,7 @@ async fn shared(redis: &Redis) -> Arc<dyn StoreAdmin> {
 }
 
 pub(crate) async fn store(url: &RedisUrl) -> Arc<dyn StoreAdmin> {
-    let script =
-        RedisStore::open(url, &Epochs::new("paceway", metrics::Counter::noop())).expect("a store");
-    script.connected(LIMIT).await.expect("a connection");
+    let script = connected_store(url).await;
     over(script)
 }
 

@@ -38,18 +38,17 @@ fn named<'v>(list: &'v Value, name: &str) -> &'v Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_figures_match_the_requests() {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}\n\
-         limiters:\n\
-         \x20 few: {{ rate: 2/hour }}\n\
-         \x20 shop: {{ rate: 1/min, burst: 1, key: \"{{header.x-shop}}\" }}\n\
-         \x20 secret: {{ rate: 1/hour, key: \"{{header.authorization}}\" }}\n\
+    let gateway = Gateway::before(
+        &upstream,
+        "limiters:\n\
+         \x20 few: { rate: 2/hour }\n\
+         \x20 shop: { rate: 1/min, burst: 1, key: \"{header.x-shop}\" }\n\
+         \x20 secret: { rate: 1/hour, key: \"{header.authorization}\" }\n\
          routes:\n\
-         - {{ name: few, suffix: /few, limiters: [few] }}\n\
-         - {{ name: shop, suffix: /shop, limiters: [shop], max_wait: 10min }}\n\
-         - {{ name: secret, suffix: /secret, limiters: [secret] }}\n",
-        upstream.url()
-    ))
+         - { name: few, suffix: /few, limiters: [few] }\n\
+         - { name: shop, suffix: /shop, limiters: [shop], max_wait: 10min }\n\
+         - { name: secret, suffix: /secret, limiters: [secret] }\n",
+    )
     .await;
     for expected in [200, 200, 429, 429, 429] {
         assert_eq!(gateway.get("/few").await.status, expected);

@@ -18,14 +18,6 @@ async fn two_gateways(yaml: &str) -> [Gateway; 2] {
     [Gateway::start(yaml).await, Gateway::start(yaml).await]
 }
 
-async fn statuses(gateway: &Gateway, count: usize) -> Vec<u16> {
-    let mut statuses = Vec::new();
-    for _ in 0..count {
-        statuses.push(gateway.get("/search").await.status);
-    }
-    statuses
-}
-
 async fn answers(conns: Vec<Conn>) -> Vec<Answer> {
     let ask = |mut conn: Conn| tokio::spawn(async move { conn.answer().await });
     let tasks: Vec<_> = conns.into_iter().map(ask).collect();
@@ -96,7 +88,7 @@ routes: [{ name: search, suffix: /search, limiters: [seen, kept], max_wait: 50mi
         assert_eq!((answer.status, answer.field("server-timing")), (200, None));
         assert_eq!(gateway.limiter("kept").await["level"], left);
     }
-    assert_eq!(statuses(&gateway, 2).await, [429, 429]);
+    assert_eq!(gateway.statuses("/search", 2).await, [429, 429]);
     assert_eq!(decisions(&gateway, "seen").await, [0.0, 0.0, 0.0, 1.0, 2.0, 2.0]);
     assert_eq!(decisions(&gateway, "kept").await, [5.0, 0.0, 2.0, 0.0, 0.0, 0.0]);
     assert_eq!(gateway.count("search", "observed").await, 4.0);
@@ -110,7 +102,7 @@ limiters: { search: 1/hour, places: { algorithm: concurrency, max: 1 } }
 routes: [{ name: search, suffix: /search, limiters: [search, places] }]
 ";
     let gateway = Gateway::start(&config(&redis, &upstream, rest)).await;
-    assert_eq!(statuses(&gateway, 5).await, [200; 5]);
+    assert_eq!(gateway.statuses("/search", 5).await, [200; 5]);
     for limiter in ["search", "places"] {
         assert_eq!(decisions(&gateway, limiter).await, [0.0; 6], "{limiter}");
         for _ in 0..2 {
@@ -142,13 +134,13 @@ routes: [{{ name: search, suffix: /search, limiters: {limiters}, max_wait: {max_
 "
     );
     let gateway = Gateway::start(&config(&redis, &upstream, &rest)).await;
-    assert_eq!(statuses(&gateway, 2).await, [200, 200]);
+    assert_eq!(gateway.statuses("/search", 2).await, [200, 200]);
     let mut held = Vec::new();
     for waiting in 1..=wait {
         held.push(gateway.ask("/search", &[]).await);
         gateway.until_waiting("search", waiting).await;
     }
-    assert_eq!(statuses(&gateway, 2).await, [429, 429]);
+    assert_eq!(gateway.statuses("/search", 2).await, [429, 429]);
 }
 
 #[rstest]

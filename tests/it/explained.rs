@@ -1,7 +1,7 @@
 //! One table of requests, each shown to `paceway explain` and sent through a gateway with the same configuration. The
 //! origin sees which route took it, and the levels show which limiters were charged, and how much.
 
-use crate::support::{Conn, Gateway, Upstream, paceway_in, request};
+use crate::support::{Gateway, Upstream, paceway_in, request};
 use serde_json::Value;
 use std::{fs, path::Path};
 
@@ -180,7 +180,7 @@ async fn explain_and_the_gateway_agree_on_every_request() {
             expected.push((&account, level(&gateway, &account).await));
         }
         let calls = upstream.calls().len();
-        let mut conn = Conn::to(gateway.listen).await.expect("connect");
+        let mut conn = gateway.connect().await;
         conn.send(head(method, target, &sent) + body).await.expect("send");
         let answer = conn.answer_to(method).await.expect("an answer");
         for (limiter, expected) in expected {

@@ -258,7 +258,7 @@ async fn many_silent_clients_block_no_other_client() {
     let gateway = Gateway::start(&config(&upstream.url())).await;
     let mut silent = Vec::new();
     for i in 0..200 {
-        let mut conn = Conn::to(gateway.listen).await.expect("connect");
+        let mut conn = gateway.connect().await;
         // Some nothing at all, some half a head.
         if i % 2 == 0 {
             conn.send(&request("GET", "/", &[])[..20]).await.expect("send");
@@ -325,7 +325,7 @@ async fn a_refusal_of_the_upstream_is_passed_unchanged(#[case] bytes: &'static s
 async fn an_invalid_answer_to_head_is_a_502(#[case] bytes: &'static str, #[case] status: u16) {
     let upstream = Upstream::start(move |_| Reply::raw(bytes)).await;
     let gateway = Gateway::start(&config(&upstream.url())).await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     conn.send(request("HEAD", "/", &[])).await.expect("send");
     let head = conn.head().await.expect("an answer").expect("a head");
     assert!(head.start.starts_with(&format!("HTTP/1.1 {status} ")), "{head:?}");

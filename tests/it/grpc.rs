@@ -2,7 +2,7 @@
 
 mod streams;
 
-use crate::support::{Gateway, PATIENCE, Reply, Upstream, eventually, free_port, reached};
+use crate::support::{Gateway, PATIENCE, Reply, Upstream, closed, eventually, free_port, reached};
 use bytes::Bytes;
 use h2::{
     Reason, RecvStream, SendStream,
@@ -15,10 +15,6 @@ use tokio::{net::TcpStream, sync::Semaphore, time::timeout};
 
 /// The scheme and the authority of all requests of these tests.
 const ORIGIN: &str = "http://gateway.test";
-
-fn closed() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(0))
-}
 
 /// A gateway before an upstream that speaks HTTP/1.1, with one more line for the route.
 async fn before(upstream: &Upstream, keys: &str, route: &str) -> Gateway {

@@ -1,6 +1,6 @@
 //! The headers that the gateway changes, both ways, and those that it leaves alone.
 
-use crate::support::{Answer, Conn, Gateway, Head, Reply, Upstream, reply, request};
+use crate::support::{Answer, Gateway, Head, Reply, Upstream, reply, request};
 use rstest::rstest;
 
 /// A gateway with these keys beside its only upstream's URL, and these lines at the root.
@@ -13,7 +13,7 @@ async fn before(upstream: &Upstream, keys: &str, root: &str) -> Gateway {
 }
 
 async fn exchange(gateway: &Gateway, bytes: impl AsRef<[u8]>) -> Answer {
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     conn.send(bytes).await.expect("send");
     conn.answer().await.expect("a whole answer")
 }
@@ -62,11 +62,11 @@ async fn forwarding_headers_of_an_untrusted_client_are_replaced() {
 #[tokio::test(flavor = "multi_thread")]
 async fn max_forwards_is_counted_down_and_zero_ends_at_the_gateway() {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}\nlimiters: {{ a: {{ rate: 1/h, burst: 1 }} }}\n\
-         routes: [{{ name: all, suffix: \"*\", limiters: [a], max_wait: 0 }}]\n",
-        upstream.url()
-    ))
+    let gateway = Gateway::before(
+        &upstream,
+        "limiters: { a: { rate: 1/h, burst: 1 } }\n\
+         routes: [{ name: all, suffix: \"*\", limiters: [a], max_wait: 0 }]\n",
+    )
     .await;
     for _ in 0..3 {
         let answer = exchange(&gateway, request("OPTIONS", "/", &[("Max-Forwards", "0")])).await;

@@ -4,7 +4,7 @@
 mod abuse;
 
 use crate::support::{
-    Conn, Frames, Gateway, Reply, Upstream, eventually, frame, headers, reply, request,
+    Frames, Gateway, Reply, Upstream, eventually, frame, headers, reply, request,
 };
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -42,18 +42,6 @@ async fn client(gateway: &Gateway) -> http2::SendRequest<Full<Bytes>> {
 fn post(path: &str, body: impl Into<Bytes>) -> http::Request<Full<Bytes>> {
     let uri = format!("http://gateway.test{path}");
     http::Request::post(uri).body(Full::new(body.into())).expect("a request")
-}
-
-async fn refused(gateway: &Gateway, reason: &str) -> f64 {
-    gateway.metric("paceway_connections_refused_total", &[("reason", reason)]).await
-}
-
-/// A connection may end a moment before it is counted.
-async fn until_refused(gateway: &Gateway, reason: &str, count: usize) {
-    eventually(&format!("{count} refused: {reason}"), async || {
-        (refused(gateway, reason).await as usize == count).then_some(())
-    })
-    .await;
 }
 
 // === what works ===
@@ -135,7 +123,7 @@ async fn large_bodies_pass_both_ways() {
 async fn a_preface_in_pieces_is_waited_for() {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "").await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     for byte in crate::support::PREFACE.chunks(1) {
         conn.send(byte).await.expect("send");
         tokio::task::yield_now().await;
@@ -152,7 +140,7 @@ async fn a_preface_in_pieces_is_waited_for() {
 async fn a_request_that_resembles_the_preface_is_http_1(#[case] method: &str) {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "").await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     conn.send(&method[..3]).await.expect("send");
     conn.send(&request(method, "/", &[])[3..]).await.expect("send");
     assert_eq!(conn.answer().await.expect("an answer").status, 200);
@@ -163,10 +151,10 @@ async fn a_request_that_resembles_the_preface_is_http_1(#[case] method: &str) {
 async fn an_unfinished_preface_is_disconnected() {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "client: { header_timeout: 200ms }").await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     conn.send("PRI * HTTP/2.0\r\n").await.expect("send");
     assert_eq!(conn.rest().await, b"");
-    until_refused(&gateway, "header_timeout", 1).await;
+    gateway.until_refused("header_timeout", 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -246,7 +234,7 @@ async fn an_idle_connection_gets_goaway() {
     frames.send(headers(1, "GET", "/", true)).await.expect("send");
     assert!(frames.until(HEADERS, 1).await.has_status(200));
     assert_eq!(frames.goes_away().await, Some(0));
-    assert_eq!(refused(&gateway, "http2").await, 0.0);
+    assert_eq!(gateway.refused_connections("http2").await, 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -90,7 +90,7 @@ async fn a_cancelled_waiter_leaves_its_turn_to_the_next(#[case] method: &str, #[
     until_asked(&upstream, 1).await;
     let mut leaving = Vec::new();
     for waiting in 1..=3 {
-        let mut conn = Conn::to(gateway.listen).await.expect("connect");
+        let mut conn = gateway.connect().await;
         let length = body.len().to_string();
         let head = request(method, "/search", &[("Content-Length", &length)]);
         conn.send(head + body).await.expect("send");

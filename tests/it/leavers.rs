@@ -1,7 +1,7 @@
 //! Clients that leave, in every phase of a request: the work that was begun for them ends, also when unread input lies
 //! before their end, where the parser does not see that they have left.
 
-use crate::support::{Conn, Gateway, Upstream, eventually, reached, request};
+use crate::support::{Conn, Gateway, Upstream, closed, eventually, reached, request};
 use rstest::rstest;
 use std::{sync::Arc, time::Duration};
 use tokio::{
@@ -32,10 +32,6 @@ routes:
     .await
 }
 
-fn closed() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(0))
-}
-
 /// An upstream that says `answer` to each request, takes what comes, and says when it has a request and when its
 /// connection has ended.
 async fn upstream(answer: &'static str) -> (Upstream, Arc<Semaphore>, Arc<Semaphore>) {
@@ -56,7 +52,7 @@ async fn upstream(answer: &'static str) -> (Upstream, Arc<Semaphore>, Arc<Semaph
 }
 
 async fn open(gateway: &Gateway, bytes: &str) -> Conn {
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     conn.send(bytes).await.expect("send");
     conn
 }

@@ -1,7 +1,7 @@
 //! A request that leaves at any point of its way to its slot gives everything back: over the memory store on virtual time,
 //! and over a real Redis.
 
-use crate::support::Redis;
+use crate::support::{Redis, connected_store};
 use paceway::{
     algorithm::{Concurrency, Rule, SlidingWindow, TokenBucket},
     limit::{self, Callee, Caller, Reservation},
@@ -9,7 +9,7 @@ use paceway::{
         Check, Checks, Decision, Store, StoreAdmin, StoreError,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
-        redis::{Epochs, RedisStore, RedisUrl},
+        redis::RedisUrl,
     },
 };
 use rstest::rstest;
@@ -205,9 +205,7 @@ async fn cancelled_calls_leave_a_batched_store_unchanged(#[case] letters: &str) 
 async fn cancelled_calls_leave_redis_unchanged(#[case] letters: &str) {
     let redis = Redis::that_is_heard();
     let url = RedisUrl::parse(&redis.url()).expect("a URL");
-    let script =
-        RedisStore::open(&url, &Epochs::new("paceway", metrics::Counter::noop())).expect("a store");
-    script.connected(LIMIT).await.expect("a connection");
+    let script = connected_store(&url).await;
     script.receive_calls();
     let store = Batched::new(Arc::new(script), LIMIT, StoreMetrics::noop());
     whoever_leaves_leaves_nothing_behind(Arc::new(store), letters).await;

@@ -1,12 +1,12 @@
 //! The crate as a library: processes that share a limiter through Redis.
 
-use crate::support::{Redis, Said, assert_lawful, eventually};
+use crate::support::{Redis, Said, assert_lawful, connected_store, eventually};
 use paceway::{
     AcquireError, Limit, Limiter, Rate,
     redis::RedisSettings,
     store::{
         batch::{Batched, StoreMetrics},
-        redis::{Epochs, RedisStore, RedisUrl},
+        redis::RedisUrl,
     },
 };
 use parking_lot::Mutex;
@@ -22,9 +22,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// 20/s, at most 2 at once, with a connection and a memory of its own, as another process has.
 async fn process(redis: &Redis) -> Limiter {
     let url = RedisUrl::parse(&redis.url()).expect("a URL");
-    let epochs = Epochs::new("paceway", metrics::Counter::noop());
-    let script = RedisStore::open(&url, &epochs).expect("a store");
-    script.connected(LIMIT).await.expect("a connection");
+    let script = connected_store(&url).await;
     let store = Arc::new(Batched::new(Arc::new(script), LIMIT, StoreMetrics::noop()));
     let rate = Rate { count: 20, period: Duration::from_secs(1) };
     let limiter = Limiter::new(Limit::token_bucket("jobs", rate, 2), store).expect("a rule");

@@ -80,7 +80,7 @@ routes:
     assert_eq!(gateway.get("/odd").await.status, 200);
     for i in 0..20 {
         let target = format!("/nowhere/{i}?key=hunter2");
-        let mut conn = Conn::to(gateway.listen).await.expect("connect");
+        let mut conn = gateway.connect().await;
         let host =
             format!("M{i} {target} HTTP/1.1\r\nHost: host-{i}.example\r\nX-Key: k{i}\r\n\r\n");
         conn.send(host).await.expect("send");
@@ -330,14 +330,13 @@ async fn the_metrics_count_what_happened() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_states_of_the_memory_store_are_counted() {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}
-limiters:
-  caller: {{ rate: 5/d, key: \"{{header.x-key}}\" }}
-routes: [{{ suffix: \"*\", limiters: [caller] }}]
+    let gateway = Gateway::before(
+        &upstream,
+        "limiters:
+  caller: { rate: 5/d, key: \"{header.x-key}\" }
+routes: [{ suffix: \"*\", limiters: [caller] }]
 ",
-        upstream.url()
-    ))
+    )
     .await;
     assert_eq!(gateway.metric("paceway_store_states", &[]).await, 0.0);
     for key in ["one", "two", "three", "two"] {
@@ -415,9 +414,7 @@ async fn reading_the_pages_changes_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_admin_side_serves_no_callers_and_the_data_side_no_pages() {
     let upstream = Upstream::ok().await;
-    let gateway =
-        Gateway::start(&format!("upstream: {}\nroutes: [{{ suffix: /search }}]\n", upstream.url()))
-            .await;
+    let gateway = Gateway::before(&upstream, "routes: [{ suffix: /search }]\n").await;
     assert_eq!(gateway.page("/search").await.status, 404);
     assert_eq!(gateway.get("/metrics").await.status, 404);
     assert_eq!(upstream.calls().len(), 0);

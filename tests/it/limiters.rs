@@ -1,8 +1,6 @@
 //! The limiters of every kind from the outside: what arrives at the upstream, and what the admin side decides.
 
-use crate::support::{
-    Answer, Conn, Gateway, Redis, Reply, Said, Upstream, eventually, request, rights,
-};
+use crate::support::{Answer, Gateway, Redis, Reply, Said, Upstream, eventually, request, rights};
 use rstest::rstest;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
@@ -23,7 +21,7 @@ async fn gateways(count: usize, yaml: &str) -> Vec<Gateway> {
 async fn all(gateways: &[Gateway], count: usize) -> Vec<Answer> {
     let mut tasks = Vec::new();
     for gateway in gateways.iter().cycle().take(count) {
-        let mut conn = Conn::to(gateway.listen).await.expect("connect");
+        let mut conn = gateway.connect().await;
         conn.send(request("GET", "/search", &[])).await.expect("send");
         tasks.push(tokio::spawn(async move { conn.answer().await }));
     }
@@ -101,12 +99,8 @@ async fn a_full_queue_without_a_free_permit_is_503() {
     let gate = Arc::new(Semaphore::new(0));
     let held = gate.clone();
     let upstream = Upstream::start(move |_| Reply::ok().behind(&held)).await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}\n\
-         limiters: {{ one: {{ algorithm: concurrency, max: 1 }} }}\n\
-         routes: [{{ name: search, suffix: /search, limiters: [one], max_wait: 10min, max_waiting: 1 }}]\n",
-        upstream.url()
-    ))
+    let gateway = Gateway::before(&upstream, "limiters: { one: { algorithm: concurrency, max: 1 } }\n\
+         routes: [{ name: search, suffix: /search, limiters: [one], max_wait: 10min, max_waiting: 1 }]\n")
     .await;
     let mut first = gateway.ask("/search", &[]).await;
     eventually("the first has the place", async || (upstream.arrivals().len() == 1).then_some(()))

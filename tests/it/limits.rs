@@ -27,7 +27,7 @@ fn stored_at(url: &str) -> String {
 async fn all_at_once(gateways: &[Gateway], count: usize) -> Vec<Answer> {
     let mut conns = Vec::new();
     for gateway in gateways.iter().cycle().take(count) {
-        conns.push(Conn::to(gateway.listen).await.expect("connect"));
+        conns.push(gateway.connect().await);
     }
     for conn in &mut conns {
         conn.send(request("GET", "/search", &[])).await.expect("send");
@@ -341,11 +341,11 @@ routes:
 #[tokio::test(flavor = "multi_thread")]
 async fn a_nominated_header_is_no_key() {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}\nlimiters: {{ shop: {{ rate: 1/hour, key: \"{{header.x-shop}}\" }} }}\n\
-         routes: [{{ suffix: \"*\", limiters: [shop] }}]\n",
-        upstream.url()
-    ))
+    let gateway = Gateway::before(
+        &upstream,
+        "limiters: { shop: { rate: 1/hour, key: \"{header.x-shop}\" } }\n\
+         routes: [{ suffix: \"*\", limiters: [shop] }]\n",
+    )
     .await;
     for (i, expected) in [200, 429, 429].into_iter().enumerate() {
         let shop = format!("s{i}");
@@ -360,11 +360,11 @@ async fn a_nominated_header_is_no_key() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_spelling_chooses_a_route_without_the_limiter() {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}\nlimiters: {{ search: 1/hour }}\nroutes:\n\
-         - {{ suffix: /search, limiters: [search] }}\n- {{ suffix: /public/health }}\n",
-        upstream.url()
-    ))
+    let gateway = Gateway::before(
+        &upstream,
+        "limiters: { search: 1/hour }\nroutes:\n\
+         - { suffix: /search, limiters: [search] }\n- { suffix: /public/health }\n",
+    )
     .await;
     assert_eq!(gateway.get("/search").await.status, 200);
     for path in ["/public/health;/../../../search", "/a/search/public/health//..//.."] {

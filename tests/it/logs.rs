@@ -1,6 +1,6 @@
 //! Access lines and events: what they name a request by, and what they never show.
 
-use crate::support::{Conn, Gateway, Reply, Upstream, eventually, reply, request};
+use crate::support::{Gateway, Reply, Upstream, eventually, reply, request};
 use rstest::rstest;
 use serde_json::{Value, json};
 use std::{
@@ -80,7 +80,7 @@ async fn a_trace_passes_unchanged_and_is_named() {
 async fn an_access_line_names_target_host_and_client() {
     let upstream = Upstream::ok().await;
     let gateway = before(&upstream).await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let bytes =
         "GET http://API.example:81/x?a=1&api%5Fkey=hunter2&b HTTP/1.1\r\nHost: other\r\n\r\n";
     conn.send(bytes).await.expect("send");
@@ -105,7 +105,7 @@ async fn an_access_line_of_a_refused_request_is_bounded() {
     let upstream = Upstream::ok().await;
     let gateway = before(&upstream).await;
     let long = format!("/{}", "é".repeat(2000));
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let bytes = format!("GET {long}?{long} HTTP/1.1\r\nHost: user:hunter2@a\r\n\r\n");
     conn.send(bytes).await.expect("send");
     assert_eq!(conn.answer().await.expect("an answer").status, 400);
@@ -185,7 +185,7 @@ routes:
     assert_line(&free, json!({ "limiter": "-", "key": null, "cost": null, "bytes_sent": 2 }));
     assert_line(&free, sent);
     // The head of an answer without its body.
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     conn.send(request("HEAD", "/nowhere", &[])).await.expect("send");
     conn.head().await.expect("an answer");
     assert_eq!(gateway.line("/nowhere").await["bytes_sent"], 0);
@@ -267,7 +267,7 @@ routes: [{{ suffix: /x, upstream: a, limiters: [one] }}, {{ suffix: /broken, ups
         "hunter2\r\n\r\n".to_owned(),
         request("POST", "/x", &[("Transfer-Encoding", "chunked")]) + "hunter2\r\n",
     ] {
-        let mut conn = Conn::to(gateway.listen).await.expect("connect");
+        let mut conn = gateway.connect().await;
         conn.send(bytes).await.expect("send");
         conn.rest().await;
     }
@@ -321,11 +321,11 @@ async fn an_access_line_of_text_is_short() {
 async fn a_refusal_of_the_upstream_writes_one_line() {
     let after = [("Retry-After", "1")];
     let upstream = Upstream::start(move |_| reply("429 Too Many Requests", &after, "")).await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}\nlimiters: {{ one: [5/s, 100/min], two: 9/s, shop: {{ rate: 7/s, key: '{{header.x-shop}}' }} }}\n\
-         routes: [{{ suffix: '*', limiters: [one, two, shop], max_wait: 0 }}]\n",
-        upstream.url()
-    ))
+    let gateway = Gateway::before(
+        &upstream,
+        "limiters: { one: [5/s, 100/min], two: 9/s, shop: { rate: 7/s, key: '{header.x-shop}' } }\n\
+         routes: [{ suffix: '*', limiters: [one, two, shop], max_wait: 0 }]\n",
+    )
     .await;
     gateway.ask("/", &[("X-Shop", "acme")]).await.answer().await.expect("an answer");
     let about = |start: &str| {

@@ -1,17 +1,17 @@
 //! The metrics of waits and of upstreams that throttle.
 
-use crate::support::{Conn, Gateway, Reply, Upstream, reply};
+use crate::support::{Gateway, Reply, Upstream, reply};
 
 /// The longest wait of any route decides, so that a wait above the last bound is longer than any route allows.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_bounds_of_waits_reach_as_far_as_routes_allow() {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}\nlimiters: {{ it: 1/s }}\nroutes:\n\
-         - {{ name: a, suffix: /a, limiters: [it], max_wait: 40s }}\n\
-         - {{ name: b, suffix: /b, limiters: [it], max_wait: 1s, max_wait_cap: 10min }}\n",
-        upstream.url()
-    ))
+    let gateway = Gateway::before(
+        &upstream,
+        "limiters: { it: 1/s }\nroutes:\n\
+         - { name: a, suffix: /a, limiters: [it], max_wait: 40s }\n\
+         - { name: b, suffix: /b, limiters: [it], max_wait: 1s, max_wait_cap: 10min }\n",
+    )
     .await;
     let text = gateway.page("/metrics").await.text();
     let bounds = |start: &str| -> Vec<&str> {
@@ -55,7 +55,7 @@ routes: [{{ suffix: \"*\", upstream: vendor }}, {{ suffix: \"*\", name: other, h
     let mut counts = Vec::new();
     for target in ["/403", "/503", "/500?retry", "/429", "/403?retry", "/503?retry", "/429?retry"] {
         for host in ["gateway", "other"] {
-            let mut conn = Conn::to(gateway.listen).await.expect("connect");
+            let mut conn = gateway.connect().await;
             let head = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
             conn.send(head).await.expect("send");
             conn.answer().await.expect("an answer");

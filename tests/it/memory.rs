@@ -41,7 +41,7 @@ async fn pour(conn: &mut Conn, size: usize) {
 
 /// Sends a body of `up` bytes and takes one of `down`.
 async fn exchange(gateway: &Gateway, up: usize, down: usize) {
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let length = up.to_string();
     let head = request("POST", &format!("/{down}"), &[("Content-Length", &length)]);
     conn.send(head).await.expect("send");

@@ -3,7 +3,7 @@
 
 mod sound;
 
-use crate::support::{Conn, Gateway, Upstream};
+use crate::support::{Gateway, Upstream};
 use rstest::rstest;
 
 async fn before(upstream: &Upstream) -> Gateway {
@@ -185,7 +185,7 @@ async fn refuses_malformed_requests(
 ) {
     let upstream = Upstream::ok().await;
     let gateway = before(&upstream).await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     // A client that continues to send is not served.
     conn.send([&bytes, &b"GET /next HTTP/1.1\r\nHost: a\r\n\r\n"[..]].concat())
         .await
@@ -206,7 +206,7 @@ async fn refuses_malformed_requests(
 async fn an_unknown_expectation_is_refused_with_417(#[case] expected: &str) {
     let upstream = Upstream::ok().await;
     let gateway = before(&upstream).await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     conn.send(get(&format!("Expect: {expected}"))).await.expect("send");
     let answer = conn.answer().await.expect("an answer");
     assert_eq!((answer.status, answer.problem().as_str()), (417, "expectation-failed"));
@@ -225,7 +225,7 @@ routes: [{{ suffix: \"*\", limiters: [one] }}]\n",
         upstream.url()
     ))
     .await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     conn.send(post("Content-Length: 4", "body")).await.expect("send");
     assert_eq!(conn.answer().await.expect("an answer").status, 200);
     conn.send(post("Content-Length: 5", "")).await.expect("send");

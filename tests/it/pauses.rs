@@ -1,15 +1,12 @@
 //! Pauses that an upstream asks for: each gateway of a store keeps them, with the requests that wait in it.
 
 use crate::support::{
-    Answer, Cluster, Gateway, PATIENCE, Redis, Reply, Said, Sentinels, Upstream, assert_lawful,
-    eventually, reply, request,
+    Answer, Cluster, Gateway, Redis, Reply, Said, Sentinels, Upstream, assert_lawful,
+    connected_store, eventually, reply, request,
 };
 use paceway::{
     algorithm::{Algorithm, TokenBucket},
-    store::{
-        Check, Entry, Pause,
-        redis::{Epochs, RedisStore, RedisUrl},
-    },
+    store::{Check, Entry, Pause, redis::RedisUrl},
 };
 use rstest::rstest;
 use std::{sync::Arc, time::Duration};
@@ -63,9 +60,7 @@ fn requests(gateway: &Arc<Gateway>, path: &'static str, count: usize) -> Request
 /// Pauses the limiter as a gateway does that has received a refusal. This one is a process of its own, which ends then.
 async fn pause(store: &str, span: Duration) -> Begun {
     let url = RedisUrl::parse(store).expect("a URL");
-    let epochs = Epochs::new("paceway", metrics::Counter::noop());
-    let store = RedisStore::open(&url, &epochs).expect("a store");
-    store.connected(PATIENCE).await.expect("a connection");
+    let store = connected_store(&url).await;
     let rule = TokenBucket::new(RATE, 1_000_000, 1).expect("a rule");
     let check = Check::new("paceway:{vendor}:T:vendor", Algorithm::TokenBucket(rule));
     let micros = i64::try_from(span.as_micros()).expect("short");

@@ -3,11 +3,12 @@
 mod paths;
 mod streams;
 
-use crate::support::{Answer, Conn, Gateway, Reply, Upstream, eventually, reached, reply, request};
+use crate::support::{
+    Answer, Conn, Gateway, Reply, Upstream, closed, eventually, reached, reply, request,
+};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rstest::rstest;
 use std::{net::SocketAddr, sync::Arc};
-use tokio::sync::Semaphore;
 use tokio_rustls::rustls::{ServerConfig, crypto::aws_lc_rs, pki_types::PrivateKeyDer};
 
 /// Starts a gateway without limiters, which forwards every request to `upstream`.
@@ -24,10 +25,6 @@ async fn exchange(address: SocketAddr, bytes: impl AsRef<[u8]>) -> Answer {
     let mut conn = Conn::to(address).await.expect("connect");
     conn.send(bytes).await.expect("send");
     conn.answer().await.expect("a whole answer")
-}
-
-fn closed() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(0))
 }
 
 #[rstest]
@@ -297,7 +294,7 @@ async fn an_http_1_0_client_is_served_and_its_connection_closed() {
     })
     .await;
     let gateway = before(&upstream).await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     conn.send("GET /old HTTP/1.0\r\n\r\n").await.expect("send");
     let text = String::from_utf8(conn.rest().await).expect("text");
     assert!(text.starts_with("HTTP/1.0 200 OK\r\n"), "{text}");
@@ -310,7 +307,7 @@ async fn a_client_that_expects_100_continue_gets_it() {
     let upstream =
         Upstream::start(|call| reply("200 OK", &[], &String::from_utf8_lossy(&call.body))).await;
     let gateway = before(&upstream).await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let fields = [("Expect", "100-continue"), ("Content-Length", "4")];
     conn.send(request("PUT", "/", &fields)).await.expect("send");
     conn.until("HTTP/1.1 100 Continue\r\n\r\n").await.expect("the go-ahead");
@@ -323,7 +320,7 @@ async fn a_client_that_expects_100_continue_gets_it() {
 async fn requests_of_one_connection_are_answered_in_order() {
     let upstream = Upstream::start(|call| reply("200 OK", &[], &call.target)).await;
     let gateway = before(&upstream).await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let pipelined: String = (0..20).map(|i| request("GET", &format!("/{i}"), &[])).collect();
     conn.send(pipelined).await.expect("send");
     for i in 0..20 {

@@ -50,16 +50,13 @@ impl http_body::Body for Unfinished {
 
 /// A gateway before `upstream` with 1000 permits an hour at `points`, of which a request costs `{body./n}`.
 async fn counting(upstream: &Upstream) -> Gateway {
-    Gateway::start(&format!(
-        "upstream: {}\nlimiters: {{ points: 1000/h }}\n\
-         routes: [{{ name: all, suffix: \"*\", limiters: [{{ limiter: points, cost: '{{body./n}}' }}] }}]\n",
-        upstream.url()
-    ))
+    Gateway::before(upstream, "limiters: { points: 1000/h }\n\
+         routes: [{ name: all, suffix: \"*\", limiters: [{ limiter: points, cost: '{body./n}' }] }]\n")
     .await
 }
 
 async fn post(gateway: &Gateway, fields: &[(&str, &str)], body: &[u8]) -> Answer {
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let length = body.len().to_string();
     let fields = [fields, &[("Content-Length", &*length)]].concat();
     conn.send([request("POST", "/", &fields).as_bytes(), body].concat()).await.expect("send");
@@ -182,11 +179,11 @@ async fn refuses_a_body_that_its_upstream_may_read_differently(
 #[tokio::test(flavor = "multi_thread")]
 async fn an_integer_of_a_path_has_one_spelling() {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}\nlimiters: {{ each: {{ rate: 1/h, key: '{{path.id:int}}' }} }}\n\
-         routes: [{{ path: '/channels/{{id}}', limiters: [each] }}, {{ suffix: '*' }}]\n",
-        upstream.url()
-    ))
+    let gateway = Gateway::before(
+        &upstream,
+        "limiters: { each: { rate: 1/h, key: '{path.id:int}' } }\n\
+         routes: [{ path: '/channels/{id}', limiters: [each] }, { suffix: '*' }]\n",
+    )
     .await;
     for path in ["05", "005", "+5", "5.0", "%205", "0x5", "5e0", "%EF%BC%95", "five"] {
         let answer = gateway.get(&format!("/channels/{path}")).await;
@@ -204,11 +201,8 @@ async fn an_integer_of_a_path_has_one_spelling() {
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_that_are_read_for_limiters_have_a_bound() {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}\nworkers: 1\nlimits: {{ retry_bodies: 0 }}\nlimiters: {{ points: 1000000/h }}\n\
-         routes: [{{ name: all, suffix: \"*\", limiters: [{{ limiter: points, cost: '{{body./n}}' }}] }}]\n",
-        upstream.url()
-    ))
+    let gateway = Gateway::before(&upstream, "workers: 1\nlimits: { retry_bodies: 0 }\nlimiters: { points: 1000000/h }\n\
+         routes: [{ name: all, suffix: \"*\", limiters: [{ limiter: points, cost: '{body./n}' }] }]\n")
     .await;
     // 1 MiB is for such bodies alone: 16 of 64 KiB.
     let tcp = TcpStream::connect(gateway.listen).await.expect("connect");
@@ -220,7 +214,7 @@ async fn bodies_that_are_read_for_limiters_have_a_bound() {
         tokio::spawn(sender.send_request(request.expect("a request")));
     }
     let hold = async || {
-        let mut conn = Conn::to(gateway.listen).await.expect("connect");
+        let mut conn = gateway.connect().await;
         let head = request("POST", "/", &[("Content-Length", "65000")]);
         conn.send(head + &" ".repeat(64_999)).await.expect("send");
         conn
@@ -253,13 +247,10 @@ async fn bodies_that_are_read_for_limiters_have_a_bound() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_is_read_for_limiters_and_drips_is_given_up() {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}\nclient: {{ body_timeout: 1s }}\nlimiters: {{ points: 1000/h }}\n\
-         routes: [{{ name: all, suffix: \"*\", limiters: [{{ limiter: points, cost: '{{body./n}}' }}] }}]\n",
-        upstream.url()
-    ))
+    let gateway = Gateway::before(&upstream, "client: { body_timeout: 1s }\nlimiters: { points: 1000/h }\n\
+         routes: [{ name: all, suffix: \"*\", limiters: [{ limiter: points, cost: '{body./n}' }] }]\n")
     .await;
-    let (mut reads, mut writes) = Conn::to(gateway.listen).await.expect("connect").split();
+    let (mut reads, mut writes) = gateway.connect().await.split();
     writes.send(request("POST", "/", &[("Content-Length", "60000")])).await.expect("send");
     let dripping = tokio::spawn(async move {
         while writes.send(" ").await.is_ok() {

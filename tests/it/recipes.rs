@@ -2,7 +2,7 @@
 //! laws of the limiters, never on speed.
 
 use crate::support::{
-    Answer, Conn, Gateway, Redis, Upstream, assert_lawful, blocks, eventually, paceway_fed, reply,
+    Answer, Gateway, Redis, Upstream, assert_lawful, blocks, eventually, paceway_fed, reply,
     request, service_address,
 };
 use serde_json::json;
@@ -68,7 +68,7 @@ fn write_secrets(dir: &Path) {
 }
 
 async fn post(gateway: &Gateway, target: &str, fields: &[(&str, &str)], body: &str) -> Answer {
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let length = body.len().to_string();
     let fields = [fields, &[JSON, ("Content-Length", &*length)]].concat();
     conn.send(request("POST", target, &fields) + body).await.expect("send");

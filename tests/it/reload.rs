@@ -2,7 +2,7 @@
 
 use crate::{
     grpc,
-    support::{Conn, Gateway, Redis, Upstream, eventually, paceway, request},
+    support::{Gateway, Redis, Upstream, eventually, paceway, request},
     upgrades::{echo, says, tunnel},
 };
 use bytes::Bytes;
@@ -270,7 +270,7 @@ async fn streams_live_through_reloads_that_remove_their_routes() {
     let mut client = grpc::connect(gateway.listen).await;
     let (answer, mut call) = client.send_request(grpc::call("/a.B/Call"), false).expect("send");
     let mut answer = answer.await.expect("an answer").into_body();
-    let mut upload = Conn::to(gateway.listen).await.expect("connect");
+    let mut upload = gateway.connect().await;
     let head = request("POST", "/upload", &[("Content-Length", "40")]);
     upload.send(head).await.expect("send");
     for i in 0..20 {

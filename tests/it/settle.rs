@@ -3,9 +3,7 @@
 
 mod evaded;
 
-use crate::support::{
-    Answer, Call, Conn, Gateway, Redis, Reply, Upstream, eventually, reply, request,
-};
+use crate::support::{Answer, Call, Gateway, Redis, Reply, Upstream, eventually, reply, request};
 use rstest::rstest;
 use std::sync::{
     Arc,
@@ -40,7 +38,7 @@ fn store(is_redis: bool) -> (Option<Redis>, String) {
 }
 
 async fn post(gateway: &Gateway, fields: &[(&str, &str)], body: &str) -> Answer {
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let length = body.len().to_string();
     let fields = [fields, &[("Content-Length", &*length)]].concat();
     conn.send(request("POST", "/", &fields) + body).await.expect("send");
@@ -172,7 +170,7 @@ async fn a_stream_is_settled_by_its_last_event_and_not_delayed(
     .await;
     let (_redis, store) = store(is_redis);
     let gateway = gateway(&upstream, &store, BODY_COST).await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let body = "{\"max_tokens\":400,\"stream\":true}";
     let length = body.len().to_string();
     let fields = [JSON, ("Content-Length", &*length), ("Accept-Encoding", "gzip")];
@@ -233,7 +231,7 @@ async fn a_missing_value_makes_the_reserve_the_cost(#[case] head: &str, #[case] 
     };
     let upstream = Upstream::start(move |_| Reply::raw(&bytes)).await;
     let gateway = gateway(&upstream, "", BODY_COST).await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let fields = [JSON, ("Content-Length", "18"), ("Connection", "close")];
     conn.send(request("POST", "/", &fields) + "{\"max_tokens\":400}").await.expect("send");
     conn.rest().await;
@@ -253,7 +251,7 @@ async fn a_client_that_leaves_pays_its_reserve() {
     })
     .await;
     let gateway = gateway(&upstream, "", BODY_COST).await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let (fields, sent) = ([JSON, ("Content-Length", "18")], "{\"max_tokens\":400}");
     conn.send(request("POST", "/", &fields) + sent).await.expect("send");
     conn.until("\n\n").await.expect("the event");
@@ -289,11 +287,8 @@ async fn a_reserve_comes_from_the_body(#[case] body: &str, #[case] expected: i64
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cost_of_zero_takes_nothing() {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}\nlimiters: {{ points: 5/day, calls: 100/day }}\n\
-         routes: [{{ suffix: \"*\", limiters: [{{ limiter: points, cost: '{{header.x-cost}}' }}, calls] }}]\n",
-        upstream.url()
-    ))
+    let gateway = Gateway::before(&upstream, "limiters: { points: 5/day, calls: 100/day }\n\
+         routes: [{ suffix: \"*\", limiters: [{ limiter: points, cost: '{header.x-cost}' }, calls] }]\n")
     .await;
     let ask = async |cost: &str| {
         let mut conn = gateway.ask("/", &[("X-Cost", cost)]).await;
@@ -311,11 +306,11 @@ async fn a_cost_of_zero_takes_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_comes_from_the_body() {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}\nlimiters: {{ model: {{ rate: 1/day, key: '{{body./model}}' }} }}\n\
-         routes: [{{ suffix: \"*\", limiters: [model] }}]\n",
-        upstream.url()
-    ))
+    let gateway = Gateway::before(
+        &upstream,
+        "limiters: { model: { rate: 1/day, key: '{body./model}' } }\n\
+         routes: [{ suffix: \"*\", limiters: [model] }]\n",
+    )
     .await;
     let ask = async |body: &str| post(&gateway, &[JSON], body).await.status;
     assert_eq!((ask("{\"model\":\"a\"}").await, ask("{\"model\":\"b\"}").await), (200, 200));
@@ -333,7 +328,7 @@ async fn a_key_comes_from_the_body() {
 async fn a_body_that_is_read_is_forwarded_byte_for_byte(#[case] rest: &str) {
     let upstream = model().await;
     let gateway = gateway(&upstream, "", BODY_COST).await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nX-True: 100\r\n";
     conn.send(format!("{head}{rest}")).await.expect("send");
     assert_eq!(conn.answer().await.expect("an answer").status, 200);
@@ -346,7 +341,7 @@ async fn a_body_that_is_read_is_forwarded_byte_for_byte(#[case] rest: &str) {
 async fn a_client_with_a_cost_in_its_body_gets_100_continue() {
     let upstream = model().await;
     let gateway = gateway(&upstream, "", BODY_COST).await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let fields = [JSON, ("Content-Length", "18"), ("Expect", "100-continue"), ("X-True", "5")];
     conn.send(request("POST", "/", &fields)).await.expect("send");
     assert_eq!(conn.head().await.expect("a head").expect("one").start, "HTTP/1.1 100 Continue");
@@ -376,7 +371,7 @@ async fn a_body_above_64_kib_is_refused(
     let answer = match is_chunked {
         false => post(&gateway, &[("Content-Type", of)], &body).await,
         true => {
-            let mut conn = Conn::to(gateway.listen).await.expect("connect");
+            let mut conn = gateway.connect().await;
             let fields = [("Content-Type", of), ("Transfer-Encoding", "chunked")];
             let text = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
             // The gateway may answer and close before it has taken all of it.

@@ -3,6 +3,7 @@
 
 mod replies;
 
+use crate::support::connected_store;
 use paceway::{
     algorithm::{Algorithm, TokenBucket},
     store::{
@@ -84,9 +85,7 @@ impl Server {
     }
 
     async fn store(&self) -> RedisStore {
-        let store = RedisStore::open(&self.url, &Epochs::new("paceway", metrics::Counter::noop()))
-            .expect("a store");
-        store.connected(LIMIT).await.expect("a connection");
+        let store = connected_store(&self.url).await;
         store
     }
 }
@@ -267,9 +266,7 @@ async fn cluster(says: &'static str) -> (RedisStore, Arc<AtomicUsize>, JoinHandl
         }
     });
     let url = RedisUrl::parse(&format!("redis-cluster://127.0.0.1:{port}")).expect("a URL");
-    let store =
-        RedisStore::open(&url, &Epochs::new("paceway", metrics::Counter::noop())).expect("a store");
-    store.connected(LIMIT).await.expect("a connection");
+    let store = connected_store(&url).await;
     (store, commands, task)
 }
 

@@ -15,6 +15,7 @@ mod proxies;
 mod redis;
 mod rights;
 mod sentinels;
+mod shorthand;
 mod upstream;
 mod wire;
 
@@ -29,6 +30,7 @@ pub(crate) use proxies::{OTHER_PROXIES, OtherProxy, blocks, service_address, ser
 pub(crate) use redis::{Chaos, Redis, Said};
 pub(crate) use rights::rights;
 pub(crate) use sentinels::Sentinels;
+pub(crate) use shorthand::{closed, connected_store};
 pub(crate) use upstream::{Call, Reply, Upstream, reply};
 pub(crate) use wire::{Answer, Conn, Head, get, request};
 

@@ -68,7 +68,7 @@ async fn post(gateway: &Gateway, fields: &[(&str, &str)], body: &[u8]) -> Answer
     let length = body.len().to_string();
     let mut all = vec![("Content-Length", length.as_str())];
     all.extend(fields);
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     conn.send(request("POST", "/orders", &all)).await.expect("send");
     conn.send(body).await.expect("send");
     conn.answer().await.expect("an answer")
@@ -120,7 +120,7 @@ async fn the_body_is_the_same_in_every_attempt(#[case] is_chunked: bool) {
     let answer = match is_chunked {
         false => post(&gateway, &[], &body).await,
         true => {
-            let mut conn = Conn::to(gateway.listen).await.expect("connect");
+            let mut conn = gateway.connect().await;
             let head = request("POST", "/orders", &[("Transfer-Encoding", "chunked")]);
             conn.send(head).await.expect("send");
             for piece in body.chunks(7_000) {
@@ -157,7 +157,7 @@ async fn a_method_that_may_not_be_repeated_is_sent_once(
 ) {
     let upstream = scripted([refusal(status, "0.2")]).await;
     let gateway = waiting(&upstream).await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let fields = [fields, &[("Content-Length", "4")]].concat();
     conn.send(request(method, "/a", &fields) + "body").await.expect("send");
     let answer = conn.answer().await.expect("an answer");
@@ -197,7 +197,7 @@ async fn bodies_that_fill_the_bound_leave_no_room_for_another() {
         upstream.url()
     ))
     .await;
-    let mut first = Conn::to(gateway.listen).await.expect("connect");
+    let mut first = gateway.connect().await;
     first
         .send(request("POST", "/orders", &[("Content-Length", "12")]) + "twelve bytes")
         .await

@@ -92,18 +92,6 @@ async fn connect(
     TlsConnector::from(Arc::new(config)).connect(name, tcp).await
 }
 
-async fn refused(gateway: &Gateway, reason: &str) -> f64 {
-    gateway.metric("paceway_connections_refused_total", &[("reason", reason)]).await
-}
-
-/// A connection may end a moment before it is counted.
-async fn until_refused(gateway: &Gateway, reason: &str, count: usize) {
-    eventually(&format!("{count} refused: {reason}"), async || {
-        (refused(gateway, reason).await as usize == count).then_some(())
-    })
-    .await;
-}
-
 #[rstest]
 #[case::tls_1_2(&TLS12)]
 #[case::tls_1_3(&TLS13)]
@@ -243,7 +231,7 @@ async fn clients_show_a_certificate_of_the_right_authority() {
         assert_eq!(answer.await.is_ok_and(|answer| answer.status == 200), served);
     }
     assert_eq!(upstream.calls().len(), 1);
-    until_refused(&gateway, "tls", 2).await;
+    gateway.until_refused("tls", 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -310,7 +298,7 @@ async fn tls_connections_above_max_connections_are_closed() {
     let gateway = start(&upstream, &tls, "client: { max_connections: 1 }").await;
     let stream = connect(&gateway, authority.client(&[]), "a.example").await.expect("TLS");
     assert!(connect(&gateway, authority.client(&[]), "a.example").await.is_err());
-    until_refused(&gateway, "limit", 1).await;
+    gateway.until_refused("limit", 1).await;
     drop(stream);
     eventually("there is room", async || {
         connect(&gateway, authority.client(&[]), "a.example").await.ok()
@@ -354,7 +342,7 @@ async fn a_client_that_reads_no_response_over_tls_is_disconnected() {
     let stream = connect(&gateway, authority.client(&[]), "a.example").await.expect("TLS");
     let mut conn = Conn::over(stream);
     conn.send(request("GET", "/", &[])).await.expect("send");
-    until_refused(&gateway, "stalled", 1).await;
+    gateway.until_refused("stalled", 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -263,7 +263,7 @@ async fn a_caller_decides_whether_its_trace_continues() {
 
 /// Sends requests over one connection, and returns how many were answered.
 async fn send(gateway: &Gateway, requests: usize) -> usize {
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let mut answered = 0;
     for _ in 0..requests {
         conn.send(request("GET", "/free", &[])).await.expect("send");

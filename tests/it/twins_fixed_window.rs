@@ -1,27 +1,23 @@
 //! The twins of `fixed_window`, step by step on random sequences, on one virtual clock that also runs back.
 
-use crate::support::{Redis, Said};
+use crate::support::{Redis, Said, connected_store};
 use paceway::{
     algorithm::{FixedWindow, Grant, MAX_HOLES, Rule},
     store::{
         Check, Checks, Entry, Reply, StoreError,
         memory::MemoryStore,
-        redis::{Epochs, RedisStore, RedisUrl},
+        redis::{RedisStore, RedisUrl},
     },
 };
 use proptest::{prelude::*, test_runner::TestRunner};
 use rstest::rstest;
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 const T0: i64 = 1_700_000_000_000_000;
 const HOUR: i64 = 3_600_000_000;
-const LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Clone)]
 struct Step {
@@ -104,9 +100,7 @@ fn memory_and_redis_agree_step_by_step() {
 
 async fn connect(redis: &Redis) -> RedisStore {
     let url = RedisUrl::parse(&redis.url()).expect("a URL");
-    let store =
-        RedisStore::open(&url, &Epochs::new("paceway", metrics::Counter::noop())).expect("a store");
-    store.connected(LIMIT).await.expect("a connection");
+    let store = connected_store(&url).await;
     store
 }
 

@@ -2,7 +2,7 @@
 
 mod over_h2;
 
-use crate::support::{Conn, Gateway, Reply, Upstream, eventually, reached, reply, request};
+use crate::support::{Conn, Gateway, Reply, Upstream, closed, eventually, reached, reply, request};
 use parking_lot::Mutex;
 use rstest::rstest;
 use std::sync::Arc;
@@ -21,10 +21,6 @@ const SWITCHED: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\
 async fn before(upstream: &Upstream, keys: &str) -> Gateway {
     let routes = "routes: [{ name: all, suffix: \"*\" }]";
     Gateway::start(&format!("upstream: {}\n{keys}\n{routes}\n", upstream.url())).await
-}
-
-fn closed() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(0))
 }
 
 /// An upstream that agrees to every upgrade, sends back what comes until it ends, says when that is, and then `last`.
@@ -128,7 +124,7 @@ async fn a_websocket_passes_with_its_handshake() {
 async fn bytes_sent_before_the_upgrade_answer_are_not_lost() {
     let (upstream, _) = echo("").await;
     let gateway = before(&upstream, "").await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     conn.send(request("GET", "/", &WEBSOCKET) + "early\n").await.expect("send");
     conn.head().await.expect("an answer").expect("a head");
     assert_eq!(conn.until("\n").await.expect("the echo"), "early\n");
@@ -172,13 +168,12 @@ async fn the_upstreams_direction_may_end_first() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_permit_is_held_as_long_as_the_tunnel() {
     let (upstream, _) = echo("").await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}
-limiters: {{ a: {{ algorithm: concurrency, max: 1 }} }}
-routes: [{{ name: all, suffix: \"*\", limiters: [a] }}]
+    let gateway = Gateway::before(
+        &upstream,
+        "limiters: { a: { algorithm: concurrency, max: 1 } }
+routes: [{ name: all, suffix: \"*\", limiters: [a] }]
 ",
-        upstream.url()
-    ))
+    )
     .await;
     let mut conn = tunnel(&gateway, "/").await;
     for _ in 0..3 {
@@ -192,13 +187,12 @@ routes: [{{ name: all, suffix: \"*\", limiters: [a] }}]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tunnel_is_charged_once_at_its_handshake() {
     let (upstream, _) = echo("").await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}
-limiters: {{ a: {{ rate: 2/day, burst: 2 }} }}
-routes: [{{ name: all, suffix: \"*\", limiters: [a] }}]
+    let gateway = Gateway::before(
+        &upstream,
+        "limiters: { a: { rate: 2/day, burst: 2 } }
+routes: [{ name: all, suffix: \"*\", limiters: [a] }]
 ",
-        upstream.url()
-    ))
+    )
     .await;
     let mut conn = tunnel(&gateway, "/").await;
     for _ in 0..5 {
@@ -242,7 +236,7 @@ async fn an_unrequested_upgrade_is_refused(#[case] bytes: &str, #[case] answer: 
     let upstream =
         Upstream::start(move |_| Reply { bytes: answer.into(), ..Reply::default() }).await;
     let gateway = before(&upstream, "").await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     conn.send(bytes).await.expect("send");
     let answer = conn.answer().await.expect("an answer");
     assert_eq!((answer.status, answer.problem().as_str()), (502, "upstream-broken"));
@@ -261,7 +255,7 @@ async fn a_request_that_cannot_be_upgraded_is_an_ordinary_one(#[case] fields: &s
     let upstream = Upstream::ok().await;
     let gateway = before(&upstream, "").await;
     let body = if fields.contains("Content-Length") { "data" } else { "" };
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let bytes = format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n{body}");
     conn.send(bytes).await.expect("send");
     assert_eq!(conn.answer().await.expect("an answer").status, 200);
@@ -276,7 +270,7 @@ async fn a_request_that_cannot_be_upgraded_is_an_ordinary_one(#[case] fields: &s
 async fn an_http_1_0_client_upgrades_nothing() {
     let upstream = Upstream::ok().await;
     let gateway = before(&upstream, "").await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let bytes = "GET / HTTP/1.0\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
     conn.send(bytes).await.expect("send");
     assert_eq!(conn.answer().await.expect("an answer").status, 200);

@@ -4,7 +4,7 @@
 mod again;
 mod bodies;
 
-use crate::support::{Conn, Gateway, PATIENCE, Upstream, eventually, request};
+use crate::support::{Gateway, PATIENCE, Upstream, eventually, request};
 use bytes::Bytes;
 use h2::{
     Reason, RecvStream,
@@ -156,7 +156,7 @@ async fn a_request_is_translated_to_http_2() {
     })
     .await;
     let gateway = origin.gateway("").await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let fields = [
         ("Connection", "keep-alive, X-Mine"),
         ("X-Mine", "1"),
@@ -318,7 +318,7 @@ async fn a_client_that_leaves_ends_its_stream_and_no_other(
     // The best of some: a busy machine adds to the time, and takes nothing away.
     let mut best = Duration::MAX;
     for _ in 0..5 {
-        let mut conn = Conn::to(gateway.listen).await.expect("connect");
+        let mut conn = gateway.connect().await;
         conn.send(request(method, "/x", fields) + upload).await.expect("send");
         reached(&asked, "the upstream has the call").await;
         if answers {

@@ -355,7 +355,7 @@ async fn an_upstream_that_does_not_choose_http_2_gets_http_1(
     let gateway = Gateway::start(&config(&upstream, &format!(", ca: \"{ca}\", http2: true"))).await;
     // The first one finds it out, the second one knows.
     for count in 1..=2 {
-        let mut conn = Conn::to(gateway.listen).await.expect("connect");
+        let mut conn = gateway.connect().await;
         let head = format!("{method} / HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n");
         conn.send(head + body).await.expect("send");
         assert_eq!(conn.answer().await.expect("an answer").status, 200);

@@ -66,7 +66,7 @@ async fn send(gateway: &Gateway, call: &str, fields: &[(&str, &str)]) -> Conn {
     let (method, target) = call.split_once(' ').expect("a method and a target");
     let has_body = method == "POST";
     let length: &[_] = if has_body { &[("Content-Length", "2")] } else { &[] };
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let head = request(method, target, &[fields, length].concat());
     conn.send(head + if has_body { "{}" } else { "" }).await.expect("send");
     conn

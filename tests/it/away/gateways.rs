@@ -1,6 +1,6 @@
 //! Gateways that end or die: how many share a limiter while the store is away.
 
-use super::{FIVE, OPEN, config, durable, events, statuses, until_breaker, until_gateways};
+use super::{FIVE, OPEN, config, durable, events, until_breaker, until_gateways};
 use crate::support::{Gateway, Redis, Said, Upstream, eventually, free_port};
 use std::time::Duration;
 use tokio::time::sleep;
@@ -16,7 +16,7 @@ async fn a_stopped_gateway_is_no_longer_counted() {
     ending.signal("TERM");
     ending.end().await;
     assert_eq!(redis.command(&["ZCARD", "paceway:{gateways}"]), Said::Number(1));
-    assert_eq!(statuses(&gateway, "/search", 6).await, [200, 200, 200, 200, 200, 429]);
+    assert_eq!(gateway.statuses("/search", 6).await, [200, 200, 200, 200, 200, 429]);
     until_gateways(&gateway, 1.0).await;
 }
 
@@ -34,7 +34,7 @@ async fn a_killed_gateway_is_no_longer_counted() {
     until_gateways(&gateway, 1.0).await;
     redis.kill();
     until_breaker(&gateway, OPEN).await;
-    assert_eq!(statuses(&gateway, "/search", 6).await, [200, 200, 200, 200, 200, 429]);
+    assert_eq!(gateway.statuses("/search", 6).await, [200, 200, 200, 200, 200, 429]);
 }
 
 /// Without the store a gateway cannot know whether the other one is dead or only cut off: the share of the other stays
@@ -55,7 +55,7 @@ routes: [{ name: search, suffix: /search, limiters: [search] }]
     doomed.end().await;
     // With the store it would count no longer by then.
     sleep(Duration::from_millis(3500)).await;
-    assert_eq!(statuses(&gateway, "/search", 4).await, [200, 200, 429, 429]);
+    assert_eq!(gateway.statuses("/search", 4).await, [200, 200, 429, 429]);
     until_gateways(&gateway, 2.0).await;
 }
 
@@ -69,7 +69,7 @@ async fn a_killed_gateway_without_grants_keeps_no_share() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let yaml = config(&redis.url(), "timeout: 2s", &upstream, FIVE);
     let gateway = Gateway::start(&yaml).await;
-    assert_eq!(statuses(&gateway, "/search", 1).await, [200]);
+    assert_eq!(gateway.statuses("/search", 1).await, [200]);
     for _ in 0..3 {
         let mut doomed = Gateway::start(&yaml).await;
         until_gateways(&doomed, 2.0).await;
@@ -104,7 +104,7 @@ async fn a_restarted_gateway_replaces_its_former_process() {
     for _ in 0..4 {
         let mut gateway = Gateway::start(&yaml).await;
         assert_eq!(redis.command(&["ZCARD", "paceway:{gateways}"]), Said::Number(1));
-        assert_eq!(statuses(&gateway, "/search", 1).await, [200]);
+        assert_eq!(gateway.statuses("/search", 1).await, [200]);
         // The store knows that this one has granted something.
         eventually("it is busy", async || {
             let Said::List(ids) = redis.command(&["ZRANGE", "paceway:{gateways}", "0", "-1"])

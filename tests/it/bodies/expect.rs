@@ -102,13 +102,12 @@ async fn a_refused_upload_gets_no_100_continue() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_held_upload_gets_100_continue_at_its_slot() {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}
-limiters: {{ a: {{ rate: 1/500ms, burst: 1 }} }}
-routes: [{{ name: all, suffix: \"*\", limiters: [a], max_wait: 20s }}]
+    let gateway = Gateway::before(
+        &upstream,
+        "limiters: { a: { rate: 1/500ms, burst: 1 } }
+routes: [{ name: all, suffix: \"*\", limiters: [a], max_wait: 20s }]
 ",
-        upstream.url()
-    ))
+    )
     .await;
     let mut ahead = [gateway.ask("/", &[]).await, gateway.ask("/", &[]).await];
     gateway.until_waiting("all", 1).await;

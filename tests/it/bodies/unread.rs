@@ -1,12 +1,8 @@
 //! Answers that begin before the body was read: the gateway reads the rest, or says that the connection closes.
 
 use super::{OK, before_one_a_day};
-use crate::support::{Conn, Gateway, Upstream, request};
+use crate::support::{Gateway, Upstream, request};
 use rstest::rstest;
-
-async fn connect(gateway: &Gateway) -> Conn {
-    Conn::to(gateway.listen).await.expect("connect")
-}
 
 /// An upstream that answers as soon as it has the head of a request, and then reads on.
 async fn hasty() -> Upstream {
@@ -38,7 +34,7 @@ fn post(length: usize) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_short_unread_body_is_skipped_and_the_connection_kept(#[case] piece: usize) {
     let (upstream, gateway) = refusing().await;
-    let mut conn = connect(&gateway).await;
+    let mut conn = gateway.connect().await;
     let body = "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n".repeat(3_000);
     for _ in 0..5 {
         if piece == 0 {
@@ -70,7 +66,7 @@ async fn an_answer_before_a_body_that_is_not_read_closes_the_connection(
     #[case] count: usize,
 ) {
     let (_upstream, gateway) = refusing().await;
-    let mut conn = connect(&gateway).await;
+    let mut conn = gateway.connect().await;
     conn.send(head).await.expect("send");
     conn.send(piece.repeat(count)).await.expect("all of it is taken");
     let answer = conn.answer().await.expect("an answer, in spite of what was not wanted");
@@ -82,7 +78,7 @@ async fn an_answer_before_a_body_that_is_not_read_closes_the_connection(
 #[tokio::test(flavor = "multi_thread")]
 async fn the_answer_to_a_client_without_100_continue_announces_the_close() {
     let (upstream, gateway) = refusing().await;
-    let mut conn = connect(&gateway).await;
+    let mut conn = gateway.connect().await;
     let fields = [("Content-Length", "40"), ("Expect", "100-continue")];
     conn.send(request("POST", "/", &fields)).await.expect("send");
     let answer = conn.answer().await.expect("an answer");
@@ -105,12 +101,8 @@ async fn an_early_answer_of_the_upstream_closes_the_connection_before_a_long_bod
     #[case] connection: Option<&str>,
 ) {
     let upstream = hasty().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}\nroutes: [{{ name: all, suffix: \"*\" }}]\n",
-        upstream.url()
-    ))
-    .await;
-    let mut conn = connect(&gateway).await;
+    let gateway = Gateway::before(&upstream, "routes: [{ name: all, suffix: \"*\" }]\n").await;
+    let mut conn = gateway.connect().await;
     conn.send(head).await.expect("send");
     let answer = conn.answer().await.expect("an answer");
     assert_eq!((answer.status, answer.field("connection")), (200, connection));
@@ -126,12 +118,10 @@ async fn an_early_answer_of_the_upstream_closes_the_connection_before_a_long_bod
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_never_sends_the_rest_is_disconnected() {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}\nclient: {{ body_timeout: 200ms }}\nroutes: [{{ suffix: /x }}]\n",
-        upstream.url()
-    ))
-    .await;
-    let mut conn = connect(&gateway).await;
+    let gateway =
+        Gateway::before(&upstream, "client: { body_timeout: 200ms }\nroutes: [{ suffix: /x }]\n")
+            .await;
+    let mut conn = gateway.connect().await;
     conn.send(post(1_000) + "beginning").await.expect("send");
     assert_eq!(conn.answer().await.expect("an answer").status, 404);
     assert_eq!(conn.rest().await, b"", "the connection ends");

@@ -1,6 +1,6 @@
 //! The client that a PROXY header names, and the family of its address.
 
-use super::{connect, ends, refused, until_refused, with};
+use super::{ends, with};
 use crate::support::{Reply, Upstream, eventually, reply, request};
 use rstest::rstest;
 
@@ -14,7 +14,7 @@ async fn each_client_of_a_proxy_has_its_own_connections() {
     let keys = "client: { max_connections_per_address: 1 }\nproxy_protocol: on\ntrusted_proxies: [127.0.0.1]";
     let gateway = with(&upstream, keys).await;
     let knock = async |client: &str| {
-        let mut conn = connect(&gateway).await;
+        let mut conn = gateway.connect().await;
         let head = format!("PROXY TCP4 {client} 198.51.100.1 5000 443\r\n");
         conn.send(head + &request("GET", "/", &[])).await.expect("send");
         let status = conn.answer().await.map(|answer| answer.status).ok();
@@ -23,7 +23,7 @@ async fn each_client_of_a_proxy_has_its_own_connections() {
     let (first, status) = knock("192.0.2.1").await;
     assert_eq!(status, Some(200));
     assert_eq!(knock("192.0.2.1").await.1, None, "closed");
-    until_refused(&gateway, "address", 1).await;
+    gateway.until_refused("address", 1).await;
     assert_eq!(knock("192.0.2.2").await.1, Some(200));
     drop(first);
     eventually("it may come again", async || {
@@ -55,7 +55,7 @@ async fn a_trusted_proxy_names_its_client(
 ) {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, PROXIES).await;
-    let mut conn = connect(&gateway).await;
+    let mut conn = gateway.connect().await;
     if byte_by_byte {
         for byte in header.chunks(1) {
             conn.send(byte).await.expect("send");
@@ -76,7 +76,7 @@ async fn a_trusted_proxy_names_its_client(
 async fn a_chain_of_trusted_proxies_names_the_client() {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, PROXIES).await;
-    let mut conn = connect(&gateway).await;
+    let mut conn = gateway.connect().await;
     conn.send("PROXY TCP4 192.0.2.9 198.51.100.1 5000 443\r\n").await.expect("send");
     conn.send(request("GET", "/", &[("X-Forwarded-For", "6.6.6.6")])).await.expect("send");
     assert_eq!(conn.answer().await.expect("an answer").status, 200);
@@ -98,8 +98,8 @@ async fn a_trusted_proxy_without_the_proxy_header_is_disconnected(#[case] bytes:
     let gateway = with(&upstream, PROXIES).await;
     assert_eq!(ends(&gateway, bytes).await, "");
     eventually("it is counted", async || {
-        let late = refused(&gateway, "header_timeout").await;
-        (refused(&gateway, "proxy_protocol").await + late == 1.0).then_some(())
+        let late = gateway.refused_connections("header_timeout").await;
+        (gateway.refused_connections("proxy_protocol").await + late == 1.0).then_some(())
     })
     .await;
     assert_eq!(upstream.calls().len(), 0);

@@ -1,6 +1,6 @@
 //! The time-outs of a connection: for a head, between requests, and while a response is taken.
 
-use super::{connect, ends, refused, until_open, until_refused, with};
+use super::{ends, until_open, with};
 use crate::support::{Gateway, Upstream, request};
 use rstest::rstest;
 use std::{sync::Arc, time::Duration};
@@ -10,13 +10,13 @@ use tokio::sync::Semaphore;
 async fn a_head_that_stops_in_the_middle_is_answered_408() {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "client: { header_timeout: 200ms }").await;
-    let mut conn = connect(&gateway).await;
+    let mut conn = gateway.connect().await;
     conn.send("GET / HTTP/1.1\r\nHost: gateway").await.expect("send");
     let answer = conn.answer().await.expect("an answer");
     assert_eq!((answer.status, answer.problem().as_str()), (408, "request-timeout"));
     assert_eq!(answer.field("connection"), Some("close"));
     assert!(conn.rest().await.is_empty());
-    until_refused(&gateway, "header_timeout", 1).await;
+    gateway.until_refused("header_timeout", 1).await;
     assert_eq!(gateway.count("-", "bad_request").await, 1.0);
     let line = gateway.line("-").await;
     assert_eq!((&line["status"], &line["client"]), (&408.into(), &"127.0.0.1".into()));
@@ -29,7 +29,7 @@ async fn a_head_that_stops_in_the_middle_is_answered_408() {
 async fn a_head_sent_byte_by_byte_gains_no_time(#[case] before: &str) {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "client: { header_timeout: 300ms, idle_timeout: 60s }").await;
-    let mut conn = connect(&gateway).await;
+    let mut conn = gateway.connect().await;
     if !before.is_empty() {
         conn.send(before).await.expect("send");
         assert_eq!(conn.answer().await.expect("an answer").status, 200);
@@ -51,7 +51,7 @@ async fn a_silent_client_is_disconnected_without_an_answer() {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "client: { header_timeout: 200ms }").await;
     assert_eq!(ends(&gateway, "").await, "");
-    until_refused(&gateway, "header_timeout", 1).await;
+    gateway.until_refused("header_timeout", 1).await;
     assert_eq!(gateway.count("-", "bad_request").await, 0.0);
 }
 
@@ -62,12 +62,12 @@ async fn a_silent_client_is_disconnected_without_an_answer() {
 async fn idle_timeout_applies_between_requests(#[case] then: &str) {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "client: { header_timeout: 60s, idle_timeout: 200ms }").await;
-    let mut conn = connect(&gateway).await;
+    let mut conn = gateway.connect().await;
     conn.send(request("GET", "/", &[])).await.expect("send");
     assert_eq!(conn.answer().await.expect("an answer").status, 200);
     conn.send(then).await.expect("send");
     assert_eq!(conn.rest().await, b"");
-    assert_eq!(refused(&gateway, "header_timeout").await, 0.0);
+    assert_eq!(gateway.refused_connections("header_timeout").await, 0.0);
     until_open(&gateway, "http1", 0).await;
 }
 
@@ -79,7 +79,7 @@ async fn idle_timeout_applies_between_requests(#[case] then: &str) {
 async fn a_parked_connection_is_served_again(#[case] pause: Duration) {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "client: { header_timeout: 60s, idle_timeout: 60s }").await;
-    let mut conn = connect(&gateway).await;
+    let mut conn = gateway.connect().await;
     for _ in 0..2 {
         conn.send(request("GET", "/", &[]).repeat(2)).await.expect("send");
         for _ in 0..2 {
@@ -127,7 +127,7 @@ async fn a_connection_is_parked_only_between_requests(#[case] start: &str, #[cas
         "POST /one HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc".into(),
     ] {
         seen.lock().clear();
-        let mut conn = connect(&gateway).await;
+        let mut conn = gateway.connect().await;
         conn.send(format!("{first}{start}")).await.expect("send");
         assert_eq!(conn.answer().await.expect("an answer").status, 200);
         tokio::time::sleep(Duration::from_millis(1200)).await;
@@ -142,12 +142,8 @@ async fn a_connection_is_parked_only_between_requests(#[case] start: &str, #[cas
 #[tokio::test(flavor = "multi_thread")]
 async fn a_busy_connection_is_never_parked() {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}\nworkers: 1\nroutes: [{{ suffix: /only }}]\n",
-        upstream.url()
-    ))
-    .await;
-    let mut conn = connect(&gateway).await;
+    let gateway = Gateway::before(&upstream, "workers: 1\nroutes: [{ suffix: /only }]\n").await;
+    let mut conn = gateway.connect().await;
     let until = tokio::time::Instant::now() + Duration::from_millis(1500);
     while tokio::time::Instant::now() < until {
         conn.send(request("GET", "/nowhere", &[]).repeat(50)).await.expect("send");
@@ -161,7 +157,7 @@ async fn a_busy_connection_is_never_parked() {
 async fn empty_lines_do_not_extend_the_idle_timeout() {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "client: { header_timeout: 60s, idle_timeout: 1s }").await;
-    let mut conn = connect(&gateway).await;
+    let mut conn = gateway.connect().await;
     conn.send(request("GET", "/", &[])).await.expect("send");
     assert_eq!(conn.answer().await.expect("an answer").status, 200);
     // It ends the sooner or the later, but it ends: the last of these cannot be sent.
@@ -191,11 +187,11 @@ async fn a_response_under_way_is_not_idle() {
     })
     .await;
     let gateway = with(&upstream, "client: { idle_timeout: 200ms }").await;
-    let mut long = connect(&gateway).await;
+    let mut long = gateway.connect().await;
     long.send(request("GET", "/long", &[])).await.expect("send");
     long.until("first").await.expect("the first piece");
     // Another connection is idle for as long as that takes.
-    let mut other = connect(&gateway).await;
+    let mut other = gateway.connect().await;
     other.send(request("GET", "/", &[])).await.expect("send");
     assert_eq!(other.answer().await.expect("an answer").text(), "firstlast");
     assert_eq!(other.rest().await, b"");
@@ -221,7 +217,7 @@ async fn a_client_that_reads_no_response_is_disconnected() {
     );
     let gateway = Gateway::start(&yaml).await;
     let _stalled = gateway.ask("/", &[]).await;
-    until_refused(&gateway, "stalled", 1).await;
+    gateway.until_refused("stalled", 1).await;
     // Its place is free for another connection.
     let mut next = gateway.ask("/", &[]).await;
     assert!(next.until("\r\n\r\n").await.expect("a head").starts_with("HTTP/1.1 200"));

@@ -1,6 +1,6 @@
 //! Decisions of the admin side, for programs that want nothing else.
 
-use super::{call, config, post, statuses, two_gateways};
+use super::{call, config, post, two_gateways};
 use crate::support::{Gateway, Redis, Upstream};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -75,9 +75,9 @@ async fn each_key_is_acquired_and_reset_alone() {
     assert!(limited("b").await, "its neighbour was reset");
     assert!(!limited("a").await, "it is full again");
 
-    assert_eq!(statuses(&gateway, 4).await, [200, 200, 200, 429]);
+    assert_eq!(gateway.statuses("/search", 4).await, [200, 200, 200, 429]);
     assert_eq!(delete(&gateway, "/limiters/all").await, json!({ "reset": true }));
-    assert_eq!(statuses(&gateway, 4).await, [200, 200, 200, 429]);
+    assert_eq!(gateway.statuses("/search", 4).await, [200, 200, 200, 429]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -154,6 +154,6 @@ routes: [{{ suffix: /search, limiters: [search] }}]
 "
     );
     let [one, other] = two_gateways(&config(&redis, &upstream, &rest)).await;
-    let all = [statuses(&one, 4).await, statuses(&other, 4).await].concat();
+    let all = [one.statuses("/search", 4).await, other.statuses("/search", 4).await].concat();
     assert_eq!(all, expected);
 }

@@ -1,6 +1,6 @@
 //! Requests that wait while the gateway drains.
 
-use crate::support::{Conn, Gateway, PATIENCE, Reply, Upstream, eventually, request};
+use crate::support::{Gateway, PATIENCE, Reply, Upstream, eventually, request};
 use serde_json::json;
 use std::sync::Arc;
 use tokio::{sync::Semaphore, time::Instant};
@@ -28,7 +28,7 @@ routes:
     for path in ["/late", "/soon"] {
         assert_eq!(gateway.get(path).await.status, 200);
     }
-    let mut kept = Conn::to(gateway.listen).await.expect("connect");
+    let mut kept = gateway.connect().await;
     let holds = gateway.ask("/place", &[]).await;
     eventually("the permit is held", async || (upstream.calls().len() == 3).then_some(())).await;
     let (mut late, began) = (gateway.ask("/late", &[]).await, Instant::now());

@@ -1,19 +1,18 @@
 //! Messages that are no requests, and uploads that break off: none reaches the upstream as a whole request.
 
 use super::{config, level, refused};
-use crate::support::{Conn, Gateway, Head, Upstream, request};
+use crate::support::{Gateway, Head, Upstream, request};
 use rstest::rstest;
 use std::io::ErrorKind;
 
 /// Starts a gateway whose limiter has granted its only permit of the day.
 async fn used_up(upstream: &Upstream) -> Gateway {
-    let gateway = Gateway::start(&format!(
-        "upstream: {}
-limiters: {{ search: 1/day }}
-routes: [{{ suffix: \"*\", limiters: [search] }}]
+    let gateway = Gateway::before(
+        upstream,
+        "limiters: { search: 1/day }
+routes: [{ suffix: \"*\", limiters: [search] }]
 ",
-        upstream.url()
-    ))
+    )
     .await;
     assert_eq!(gateway.get("/").await.status, 200);
     gateway
@@ -21,7 +20,7 @@ routes: [{{ suffix: \"*\", limiters: [search] }}]
 
 /// Sends what no client should, and gives the head of the answer; `None` when there is only an end.
 async fn absurd(gateway: &Gateway, bytes: impl AsRef<[u8]>) -> Option<Head> {
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     // The gateway may close the connection before the client has sent all of it.
     let _ = conn.send(bytes).await;
     match conn.head().await {
@@ -101,7 +100,7 @@ async fn a_request_with_two_framings_reaches_the_upstream_with_one_or_not_at_all
     // A parser that believes the length sees one request; a parser that believes the chunks sees two.
     let hidden = "0\r\n\r\nGET /hidden HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     let fields = format!("Content-Length: {}\r\nTransfer-Encoding: chunked", hidden.len());
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     conn.send(posted(&fields, hidden)).await.expect("send");
     // Answers to as many requests as the gateway sees, or a refusal.
     while conn.answer().await.is_ok_and(|answer| answer.status == 200) {}
@@ -128,7 +127,7 @@ async fn a_request_with_two_framings_reaches_the_upstream_with_one_or_not_at_all
 async fn a_truncated_upload_is_not_passed_as_complete(#[case] fields: &str, #[case] body: &str) {
     let upstream = Upstream::ok().await;
     let gateway = Gateway::start(&config(&upstream.url())).await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     conn.send(posted(fields, body)).await.expect("send");
     conn.close_write().await.expect("the end");
     let said = String::from_utf8_lossy(&conn.rest().await).into_owned();
@@ -146,7 +145,7 @@ async fn a_refusal_reaches_a_client_that_is_still_sending(#[case] length: usize)
     let upstream = Upstream::ok().await;
     let gateway = used_up(&upstream).await;
     for _ in 0..5 {
-        let mut conn = Conn::to(gateway.listen).await.expect("connect");
+        let mut conn = gateway.connect().await;
         let head = request("POST", "/", &[("Content-Length", &length.to_string())]);
         conn.send(head).await.expect("send");
         // A server that refuses may stop reading; the answer that it has sent must still arrive.
@@ -161,7 +160,7 @@ async fn a_refusal_reaches_a_client_that_is_still_sending(#[case] length: usize)
 async fn an_upload_refused_by_a_limiter_gets_no_100_continue() {
     let upstream = Upstream::ok().await;
     let gateway = used_up(&upstream).await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let fields = [("Expect", "100-continue"), ("Content-Length", "4")];
     conn.send(request("PUT", "/", &fields)).await.expect("send");
     let first = conn.head().await.expect("an answer").expect("an answer");

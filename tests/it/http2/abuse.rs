@@ -1,6 +1,6 @@
 //! Clients that abuse HTTP/2: floods of frames, too many streams, and lists that are too large.
 
-use super::{HEADERS, RST_STREAM, refused, until_refused, with};
+use super::{HEADERS, RST_STREAM, with};
 use crate::support::{Frames, Gateway, Reply, Upstream, block, eventually, frame, headers};
 use rstest::rstest;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ async fn rapid_resets_end_the_connection_and_charge_nothing() {
     })
     .await;
     assert_eq!(upstream.calls().iter().filter(|call| call.target == "/slow").count(), 1);
-    until_refused(&gateway, "http2", 1).await;
+    gateway.until_refused("http2", 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -65,7 +65,7 @@ async fn a_flood_of_continuations_ends_the_connection() {
     assert!(matches!(frames.goes_away().await, None | Some(ENHANCE_YOUR_CALM)));
     stands(&gateway, before).await;
     assert_eq!(upstream.calls().iter().filter(|call| call.target == "/").count(), 0);
-    until_refused(&gateway, "http2", 1).await;
+    gateway.until_refused("http2", 1).await;
 }
 
 #[rstest]
@@ -83,8 +83,8 @@ async fn a_flood_of_frames_with_unread_answers_is_disconnected(#[case] question:
     flooding.await.expect("its end");
     stands(&gateway, before).await;
     eventually("it is counted", async || {
-        let stalled = refused(&gateway, "stalled").await;
-        (refused(&gateway, "http2").await + stalled == 1.0).then_some(())
+        let stalled = gateway.refused_connections("stalled").await;
+        (gateway.refused_connections("http2").await + stalled == 1.0).then_some(())
     })
     .await;
 }
@@ -128,7 +128,7 @@ async fn a_flood_of_empty_data_ends_the_connection() {
     let _ = frames.send(&flood).await;
     assert!(matches!(frames.goes_away().await, None | Some(ENHANCE_YOUR_CALM)));
     stands(&gateway, before).await;
-    until_refused(&gateway, "http2", 1).await;
+    gateway.until_refused("http2", 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

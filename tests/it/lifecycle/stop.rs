@@ -69,13 +69,12 @@ async fn closed_loop(address: std::net::SocketAddr, answered: Arc<AtomicUsize>) 
 async fn a_stop_under_load_fails_no_request(#[case] signal: &str) {
     let upstream = Upstream::start(|_| Reply::ok().after(Duration::from_millis(5))).await;
     // Some are sent at once and some wait.
-    let mut gateway = Gateway::start(&format!(
-        "upstream: {}
-limiters: {{ load: {{ rate: 500/s, burst: 50 }} }}
-routes: [{{ suffix: \"*\", limiters: [load], max_wait: 20s }}]
+    let mut gateway = Gateway::before(
+        &upstream,
+        "limiters: { load: { rate: 500/s, burst: 50 } }
+routes: [{ suffix: \"*\", limiters: [load], max_wait: 20s }]
 ",
-        upstream.url()
-    ))
+    )
     .await;
     let answered = Arc::<AtomicUsize>::default();
     let load = (0..16).map(|_| tokio::spawn(closed_loop(gateway.listen, answered.clone())));
@@ -94,15 +93,14 @@ routes: [{{ suffix: \"*\", limiters: [load], max_wait: 20s }}]
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_run_or_wait_finish_before_the_end() {
     let (upstream, gate) = gated().await;
-    let mut gateway = Gateway::start(&format!(
-        "upstream: {}
-limiters: {{ search: {{ rate: 2/s, burst: 1 }} }}
+    let mut gateway = Gateway::before(
+        &upstream,
+        "limiters: { search: { rate: 2/s, burst: 1 } }
 routes:
-  - {{ suffix: /running }}
-  - {{ name: search, suffix: /search, limiters: [search], max_wait: 20s }}
+  - { suffix: /running }
+  - { name: search, suffix: /search, limiters: [search], max_wait: 20s }
 ",
-        upstream.url()
-    ))
+    )
     .await;
     let mut asked = vec![gateway.ask("/running", &[]).await];
     for _ in 0..4 {
@@ -134,10 +132,10 @@ async fn idle_connections_do_not_hold_up_the_end() {
         upstream.url()
     ))
     .await;
-    let mut used = Conn::to(gateway.listen).await.expect("connect");
+    let mut used = gateway.connect().await;
     used.send(request("GET", "/", &[])).await.expect("send");
     assert_eq!(used.answer().await.expect("an answer").status, 200);
-    let unused = Conn::to(gateway.listen).await.expect("connect");
+    let unused = gateway.connect().await;
     let admin = Conn::to(gateway.admin).await.expect("connect");
     gateway.signal("TERM");
     assert_eq!(gateway.end().await.code(), Some(0));

@@ -1,7 +1,7 @@
 //! Requests that wait: how long they may, how many, and the slots of those that leave.
 
 use super::{answers, config, stored_at, with_status};
-use crate::support::{Chaos, Conn, Gateway, Redis, Upstream, assert_lawful, eventually};
+use crate::support::{Chaos, Gateway, Redis, Upstream, assert_lawful, eventually};
 use rstest::rstest;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -93,7 +93,7 @@ routes: [{ name: search, suffix: /search, limiters: [search], max_wait: 1h }]
 ";
     let gateway = Gateway::start(&config(None, &upstream, rest)).await;
     assert_eq!(gateway.get("/search").await.status, 200);
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let head = format!("POST /search HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n");
     conn.send(head).await.expect("send");
     // More than is read ahead, so that some of it hides the end; less than the socket holds, because an end after bytes

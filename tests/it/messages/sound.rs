@@ -1,7 +1,7 @@
 //! Sound messages: what exactly arrives of each at the upstream.
 
 use super::{before, level};
-use crate::support::{Conn, Upstream, eventually};
+use crate::support::{Upstream, eventually};
 use rstest::rstest;
 
 #[rstest]
@@ -149,7 +149,7 @@ async fn well_formed_requests_arrive_unchanged(
 ) {
     let upstream = Upstream::ok().await;
     let gateway = before(&upstream).await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     conn.send(sent).await.expect("send");
     let method = start.split(' ').next().expect("a method");
     let head = conn.head().await.expect("an answer").expect("an answer");

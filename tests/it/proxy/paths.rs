@@ -65,13 +65,12 @@ async fn the_base_path_is_prepended(#[case] base: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_spelling_of_a_path_escapes_its_limiter(#[case] target: &str) {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}
-limiters: {{ search: 1/day }}
-routes: [{{ suffix: /search, limiters: [search] }}, {{ suffix: \"*\" }}]
+    let gateway = Gateway::before(
+        &upstream,
+        "limiters: { search: 1/day }
+routes: [{ suffix: /search, limiters: [search] }, { suffix: \"*\" }]
 ",
-        upstream.url()
-    ))
+    )
     .await;
     assert_eq!(gateway.get("/search").await.status, 200);
     assert_eq!(gateway.get(target).await.status, 429, "{target}");
@@ -82,9 +81,7 @@ routes: [{{ suffix: /search, limiters: [search] }}, {{ suffix: \"*\" }}]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_without_a_route_is_a_404_and_not_sent() {
     let upstream = Upstream::ok().await;
-    let gateway =
-        Gateway::start(&format!("upstream: {}\nroutes: [{{ suffix: /search }}]\n", upstream.url()))
-            .await;
+    let gateway = Gateway::before(&upstream, "routes: [{ suffix: /search }]\n").await;
     for target in ["/", "/other", "/research", "/search/x"] {
         let answer = gateway.get(target).await;
         assert_eq!((answer.status, answer.problem().as_str()), (404, "no-route"), "{target}");

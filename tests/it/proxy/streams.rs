@@ -1,7 +1,7 @@
 //! Bodies on their way: they stream, arrive unchanged, and leave the connection in step.
 
 use super::{before, closed};
-use crate::support::{Conn, PATIENCE, Reply, Upstream, reached, reply, request};
+use crate::support::{PATIENCE, Reply, Upstream, reached, reply, request};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_streams() {
@@ -41,7 +41,7 @@ async fn an_upload_streams() {
     })
     .await;
     let gateway = before(&upstream).await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     conn.send(request("POST", "/", &[("Transfer-Encoding", "chunked")])).await.expect("send");
     conn.send("5\r\nfirst\r\n").await.expect("send");
     reached(&arrived, "the upstream has the first piece").await;
@@ -97,7 +97,7 @@ async fn responses_without_a_body_leave_the_connection_in_step() {
     })
     .await;
     let gateway = before(&upstream).await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     for (method, target, status, body) in [
         ("HEAD", "/", 200, ""),
         ("GET", "/204", 204, ""),

@@ -1,7 +1,7 @@
 //! Callers who try to pay less: they reserve nothing, or leave before the answer says the cost.
 
 use super::{BODY_COST, JSON, gateway, left, model, post, settled, store};
-use crate::support::{Conn, Gateway, Reply, Upstream, eventually, request};
+use crate::support::{Gateway, Reply, Upstream, eventually, request};
 use rstest::rstest;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -63,7 +63,7 @@ async fn a_client_that_leaves_early_pays_the_later_cost(
     .await;
     let (_redis, store) = store(is_redis);
     let gateway = gateway(&upstream, &store, BODY_COST).await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let (fields, sent) = ([JSON, ("Content-Length", "16")], "{\"max_tokens\":1}");
     conn.send(request("POST", "/", &fields) + sent).await.expect("send");
     conn.until(pieces[0]).await.expect("the first piece");
@@ -94,7 +94,7 @@ async fn a_client_that_leaves_pays_the_passed_events_without_a_cost() {
     })
     .await;
     let gateway = gateway(&upstream, "", BODY_COST).await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let (fields, sent) = ([JSON, ("Content-Length", "16")], "{\"max_tokens\":1}");
     conn.send(request("POST", "/", &fields) + sent).await.expect("send");
     conn.until("\n\n").await.expect("an event");
@@ -132,7 +132,7 @@ async fn a_truncated_answer_pays_its_named_cost(
     let answer = format!("{head}\r\n\r\n{:x}\r\n{body}\r\n", body.len());
     let upstream = Upstream::start(move |_| Reply::raw(&answer)).await;
     let gateway = gateway(&upstream, "", BODY_COST).await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let fields = [JSON, ("Content-Length", "17"), ("Connection", "close")];
     conn.send(request("POST", "/", &fields) + "{\"max_tokens\":10}").await.expect("send");
     conn.rest().await;

@@ -111,7 +111,7 @@ async fn a_refusal_during_the_upload_repeats_the_whole_request() {
     .await;
     let gateway = waiting(&upstream).await;
     let body = vec![b'z'; 20_000];
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     conn.send(request("POST", "/a", &[("Content-Length", "20000")])).await.expect("send");
     conn.send(&body[..5_000]).await.expect("send");
     gateway.until_waiting("all", 1).await;

@@ -1,6 +1,6 @@
 //! The application protocol that client and gateway agree on, and handshakes that end without one.
 
-use super::{Authority, connect, pair, start, until_refused};
+use super::{Authority, connect, pair, start};
 use crate::support::{Conn, Upstream, request};
 use rstest::rstest;
 
@@ -38,10 +38,10 @@ async fn peers_without_a_common_version_do_not_connect() {
     let gateway =
         start(&upstream, &format!("{{ {} }}", pair(directory.path(), "a.example")), "").await;
     assert!(connect(&gateway, authority.client(&["h3"]), "a.example").await.is_err());
-    let mut clear = Conn::to(gateway.listen).await.expect("connect");
+    let mut clear = gateway.connect().await;
     clear.send(request("GET", "/", &[])).await.expect("send");
     clear.rest().await;
-    until_refused(&gateway, "tls", 2).await;
+    gateway.until_refused("tls", 2).await;
     assert_eq!(upstream.calls().len(), 0);
 }
 
@@ -51,9 +51,10 @@ async fn a_slow_handshake_is_disconnected_and_delays_no_client() {
     let authority = Authority::new();
     authority.write(directory.path(), "a.example");
     let tls = format!("{{ {} }}", pair(directory.path(), "a.example"));
-    let more = "workers: 1\nclient: { header_timeout: 500ms }";
+    // Long enough for a handshake of another client on a busy machine.
+    let more = "workers: 1\nclient: { header_timeout: 5s }";
     let gateway = start(&upstream, &tls, more).await;
-    let mut slow = Conn::to(gateway.listen).await.expect("connect");
+    let mut slow = gateway.connect().await;
     // The beginning of a record, and no more.
     slow.send(b"\x16\x03\x01\x02\0\x01").await.expect("send");
     let stream = connect(&gateway, authority.client(&[]), "a.example").await.expect("TLS");
@@ -61,5 +62,5 @@ async fn a_slow_handshake_is_disconnected_and_delays_no_client() {
     conn.send(request("GET", "/", &[])).await.expect("send");
     assert_eq!(conn.answer().await.expect("an answer").status, 200);
     slow.rest().await;
-    until_refused(&gateway, "header_timeout", 1).await;
+    gateway.until_refused("header_timeout", 1).await;
 }

@@ -1,7 +1,7 @@
 //! Streams and connections that an upstream refuses or ends: which requests are sent once more.
 
 use super::{Call, Origin, spent};
-use crate::support::{Conn, Gateway, request};
+use crate::support::{Gateway, request};
 use bytes::Bytes;
 use h2::Reason;
 use rstest::rstest;
@@ -71,7 +71,7 @@ async fn an_unprocessed_request_is_sent_once_more(
     let (origin, calls) = saying(says).await;
     let gateway = origin.gateway("").await;
     assert_eq!(gateway.get("/first").await.status, 200);
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let length = body.len().to_string();
     let fields = [("Content-Length", length.as_str())];
     let fields = if body.is_empty() { &[] } else { &fields[..] };
@@ -118,7 +118,7 @@ async fn a_request_is_sent_until_an_upstream_begins_with_it(
         origin.address
     ))
     .await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let length = body.len().to_string();
     let fields = [("Content-Length", length.as_str())];
     let fields = if body.is_empty() { &[] } else { &fields[..] };

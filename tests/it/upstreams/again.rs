@@ -49,7 +49,7 @@ async fn until_met(gateway: &Gateway, met: &AtomicUsize, method: &str, body: &st
     let mut asked = 0;
     let status = eventually("a connection is used again", async || {
         asked += 1;
-        let mut conn = Conn::to(gateway.listen).await.expect("connect");
+        let mut conn = gateway.connect().await;
         let length = body.len().to_string();
         let fields = [("Content-Length", length.as_str())];
         let fields = if body.is_empty() { &[] } else { &fields[..] };

@@ -2,7 +2,7 @@
 
 use super::Gets::Whole;
 use super::{before, gets, own, saying};
-use crate::support::{Conn, PATIENCE, Upstream, request};
+use crate::support::{PATIENCE, Upstream, request};
 use rstest::rstest;
 use std::sync::Arc;
 use tokio::{sync::Semaphore, time::timeout};
@@ -66,7 +66,7 @@ async fn a_body_in_answer_to_head_reaches_no_client() {
     let (upstream, _log) = saying(bytes.into(), false).await;
     let gateway = before(&upstream).await;
     for _ in 0..5 {
-        let mut conn = Conn::to(gateway.listen).await.expect("connect");
+        let mut conn = gateway.connect().await;
         conn.send(request("HEAD", "/bad", &[])).await.expect("send");
         let answer = conn.answer_to("HEAD").await.expect("an answer");
         assert_eq!((answer.status, answer.field("content-length")), (200, Some("36")));
@@ -102,7 +102,7 @@ async fn a_late_body_reaches_no_client(#[case] method: &str, #[case] status: &st
     .await;
     let gateway = before(&upstream).await;
     for _ in 0..3 {
-        let mut conn = Conn::to(gateway.listen).await.expect("connect");
+        let mut conn = gateway.connect().await;
         conn.send(request(method, "/late", &[])).await.expect("send");
         conn.answer_to("HEAD").await.expect("an answer");
         assert_eq!(gets(&gateway, "/next").await, Whole("/next"));
@@ -127,7 +127,7 @@ async fn a_connection_that_was_answered_early_is_not_used_again() {
     .await;
     let gateway = before(&upstream).await;
     let smuggled = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let mut conn = gateway.connect().await;
     let length = smuggled.len().to_string();
     conn.send(request("POST", "/early", &[("Content-Length", &length)])).await.expect("send");
     assert_eq!(conn.answer().await.expect("an answer").status, 401);
@@ -149,7 +149,7 @@ async fn bytes_after_a_body_are_no_answer(#[case] size: usize) {
     let (upstream, _log) = saying(bytes.into(), false).await;
     let gateway = before(&upstream).await;
     for _ in 0..5 {
-        let mut conn = Conn::to(gateway.listen).await.expect("connect");
+        let mut conn = gateway.connect().await;
         conn.send(request("GET", "/bad", &[])).await.expect("send");
         assert_eq!(conn.answer().await.expect("an answer").body.len(), size);
         assert_eq!(gets(&gateway, "/next").await, Whole("/next"));
