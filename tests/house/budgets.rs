@@ -5,15 +5,15 @@ use crate::source::{self, Function, SourceFile};
 // These numbers may only fall. A change that makes one of them smaller writes the smaller number here.
 
 /// Tuples in the parameters of functions: a tuple is a struct that has no name yet.
-const PARAMETER_TUPLES: usize = 170;
+const PARAMETER_TUPLES: usize = 102;
 /// Tuples in the results of functions.
-const RESULT_TUPLES: usize = 197;
+const RESULT_TUPLES: usize = 168;
 /// A `match` on a flag, which is an `if`.
-const MATCHED_FLAGS: usize = 121;
+const MATCHED_FLAGS: usize = 110;
 /// Functions of more than `LONGEST` lines that are no tables.
-const LONG_FUNCTIONS: usize = 21;
+const LONG_FUNCTIONS: usize = 18;
 /// Lines of Rust in `src` and `crates` without tests.
-const RUST_LINES: usize = 75_262;
+const RUST_LINES: usize = 74_946;
 /// Lines of Lua in `crates`.
 const LUA_LINES: usize = 4_611;
 
