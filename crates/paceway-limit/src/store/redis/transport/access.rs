@@ -88,18 +88,18 @@ impl Access {
         let failed = |error| failure(endpoint, &error);
         let (host, stream) = match endpoint {
             Endpoint::Unix(path) => {
-                return UnixStream::connect(path).await.map(RedisStream::Unix).map_err(failed);
+                return Ok(Box::new(UnixStream::connect(path).await.map_err(failed)?));
             }
             Endpoint::Tcp { host, port } => (host, dial(host, *port).await.map_err(failed)?),
         };
         let Some(Tls { settings, connector }) = &self.tls else {
-            return Ok(RedisStream::Tcp(stream));
+            return Ok(Box::new(stream));
         };
         let name = settings.name_of(host);
         let name = name.map_err(|error| ConnectError::Refused(Chain(&error).to_string()))?;
         let connector = connector.current("the store");
         let stream = connector.connect(name, stream).await.map_err(failed)?;
-        Ok(RedisStream::Tls(Box::new(stream)))
+        Ok(Box::new(stream))
     }
 }
 
