@@ -8,10 +8,10 @@ use crate::{
     upstream::{End, SeenRefusal, Upstream},
 };
 use paceway::{
-    algorithm::{Grant, Level, concurrency::Ticket, fair::Place, reserve::Part},
+    algorithm::{Grant, concurrency::Ticket, reserve::Part},
     limit::{self, Callee, Caller, Reservation, Waiter},
     store::{
-        Answer, Check, Checks, Decision, Pause, Pauses, Source, Store, StoreError,
+        Answer, Check, Checks, Decision, Entry, Pause, Pauses, Reply, Source, Store, StoreError,
         batch::StoreMetrics,
         calls::Calls,
         failover::{self, Failover},
@@ -324,12 +324,8 @@ impl Store for Unpaused {
         self.store.reserve(checks, budget, ticket)
     }
 
-    fn confirm(&self, checks: &Checks, place: Place) -> Answer<Decision> {
-        self.store.confirm(checks, place)
-    }
-
-    fn move_up(&self, checks: &Checks, parts: &[Part], budget: Micros) -> Answer<Decision> {
-        self.store.move_up(checks, parts, budget)
+    fn execute(&self, entry: Entry) -> Answer<Reply> {
+        self.store.execute(entry)
     }
 
     fn refund(&self, source: Source, checks: &Checks, parts: &[Part]) {
@@ -342,14 +338,6 @@ impl Store for Unpaused {
 
     fn renew(&self, source: Source, check: &Check, grant: Grant) -> Answer<bool> {
         self.store.renew(source, check, grant)
-    }
-
-    fn look(&self, check: &Check) -> Answer<Level> {
-        self.store.look(check)
-    }
-
-    fn lower(&self, check: &Check, remaining: i64) -> Answer<Level> {
-        self.store.lower(check, remaining)
     }
 
     fn pause(&self, checks: &Checks, pause: Pause) -> Answer<()> {

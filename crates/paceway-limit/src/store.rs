@@ -41,7 +41,12 @@ use crate::algorithm::{
     reserve,
 };
 use calls::Calls;
-use std::{fmt, future::Future, pin::Pin, sync::Arc};
+use std::{
+    fmt,
+    future::{Future, ready},
+    pin::Pin,
+    sync::Arc,
+};
 
 /// The boxed future of a store operation that does I/O.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -55,9 +60,10 @@ pub enum Answer<T> {
 }
 
 /// The party that decided a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Source {
     /// The store that all gateways share.
+    #[default]
     Shared,
     /// This gateway by its share of the rule, because the store gave no decision.
     Local,
@@ -76,8 +82,8 @@ pub struct Share {
     pub level: Level,
 }
 
-/// The decision on a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The decision on a request; by default one that admits nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Decision {
     /// Whether every enforcing limiter grants the request and has been charged. If false, none has been charged.
     pub admitted: bool,
@@ -111,13 +117,23 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// [`StoreError`] when the store gives no decision and a limiter says [`OnFailure::Reject`].
     fn reserve(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision>;
 
+    /// Executes an entry that is no request's first question, no refund and no charge.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the store gave no answer. Unless it [was not asked](StoreError::is_unasked), it may have executed the
+    /// entry.
+    fn execute(&self, entry: Entry) -> Answer<Reply>;
+
     /// Decides whether a request that waits for its turn, and whose slot comes, is sent or yields its slot to another one. A
     /// decision that is not admitted says that the request does not wait any more, because the store has lost its queue.
     ///
     /// # Errors
     ///
     /// [`StoreError`] when the store gave no answer. Then the request may have been sent or have another slot.
-    fn confirm(&self, checks: &Checks, place: Place) -> Answer<Decision>;
+    fn confirm(&self, checks: &Checks, place: Place) -> Answer<Decision> {
+        self.execute(Entry::Confirm { checks: checks.clone(), place }).read(Reply::decision)
+    }
 
     /// Gives a request that waits permits for an earlier instant in place of `parts`, which the shared state granted: in one
     /// step, because its own permits may be what takes the room of the earlier ones. A decision that is not admitted says that
@@ -127,8 +143,15 @@ pub trait Store: Send + Sync + fmt::Debug {
     ///
     /// [`StoreError`] when the store gave no answer. Unless it [was not asked](StoreError::is_unasked), the request may have
     /// the one permits or the others.
-    fn move_up(&self, checks: &Checks, parts: &[reserve::Part], budget: Micros)
-    -> Answer<Decision>;
+    fn move_up(
+        &self,
+        checks: &Checks,
+        parts: &[reserve::Part],
+        budget: Micros,
+    ) -> Answer<Decision> {
+        let entry = Entry::MoveUp { checks: checks.clone(), budget, parts: parts.into() };
+        self.execute(entry).read(Reply::decision)
+    }
 
     /// Returns the grants of a decision by `source` that were not used. It never waits; a grant that the store does not
     /// receive counts as spent.
@@ -144,14 +167,18 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// # Errors
     ///
     /// [`StoreError`] when the store gave no answer, so that the lease may have expired or not.
-    fn renew(&self, source: Source, check: &Check, grant: Grant) -> Answer<bool>;
+    fn renew(&self, _source: Source, check: &Check, grant: Grant) -> Answer<bool> {
+        self.execute(Entry::Renew { check: check.clone(), grant }).read(Reply::is_done)
+    }
 
     /// Reads how full a limiter is, without changing it.
     ///
     /// # Errors
     ///
     /// [`StoreError`] when the store gave no answer.
-    fn look(&self, check: &Check) -> Answer<Level>;
+    fn look(&self, check: &Check) -> Answer<Level> {
+        self.execute(Entry::Look { check: check.clone() }).read(Reply::level)
+    }
 
     /// Pauses the limiters of a request, except those that only observe: none of them grants anything before the end of the
     /// pause, through whichever gateway. A pause that ends earlier than the present one changes nothing. A store that loses
@@ -168,7 +195,9 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// # Errors
     ///
     /// [`StoreError`] when the store gave no answer.
-    fn lower(&self, check: &Check, remaining: i64) -> Answer<Level>;
+    fn lower(&self, check: &Check, remaining: i64) -> Answer<Level> {
+        self.execute(Entry::Lower { check: check.clone(), remaining }).read(Reply::level)
+    }
 
     /// The requests that wait for concurrency permits through this store, which also issues their tickets.
     fn calls(&self) -> &Arc<Calls>;
@@ -196,7 +225,16 @@ pub trait StoreAdmin: Store {
     /// # Errors
     ///
     /// [`StoreError`] when the store gave no answer.
-    fn forget(&self, check: &Check) -> Answer<bool>;
+    fn forget(&self, check: &Check) -> Answer<bool> {
+        self.execute(Entry::Forget { check: check.clone() }).read(Reply::is_done)
+    }
+
+    /// The backend that keeps the shared texts and the states.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotConnected`] while the store is not asked.
+    fn backend(&self) -> Result<&dyn Backend, StoreError>;
 
     /// Reads a text that gateways share, and replaces it if it is the one that `change` expects. Resolves with the text
     /// afterwards.
@@ -208,7 +246,12 @@ pub trait StoreAdmin: Store {
         &self,
         key: Arc<str>,
         change: Option<NoteChange>,
-    ) -> BoxFuture<Result<Note, StoreError>>;
+    ) -> BoxFuture<Result<Note, StoreError>> {
+        match self.backend() {
+            Ok(backend) => backend.exchange(key, change),
+            Err(error) => Box::pin(ready(Err(error))),
+        }
+    }
 
     /// Reads the names of some states that begin with `prefix`, from `place` on: a step of all states of the store. States
     /// that come or end meanwhile may be missing, all others are found.
@@ -216,7 +259,12 @@ pub trait StoreAdmin: Store {
     /// # Errors
     ///
     /// [`StoreError`] when the store gave no answer.
-    fn scan(&self, prefix: Arc<str>, place: ScanPlace) -> BoxFuture<Result<ScanStep, StoreError>>;
+    fn scan(&self, prefix: Arc<str>, place: ScanPlace) -> BoxFuture<Result<ScanStep, StoreError>> {
+        match self.backend() {
+            Ok(backend) => backend.scan(prefix, place),
+            Err(error) => Box::pin(ready(Err(error))),
+        }
+    }
 
     /// Reads which tenants wait for a limiter that shares its slots fairly, those with the most waiting requests first, and
     /// what each was granted. Empty for a limiter whose checks have no [`Turn`].
@@ -224,7 +272,9 @@ pub trait StoreAdmin: Store {
     /// # Errors
     ///
     /// [`StoreError`] when the store gave no answer.
-    fn tenants(&self, check: &Check) -> Answer<Vec<TenantLevel>>;
+    fn tenants(&self, check: &Check) -> Answer<Vec<TenantLevel>> {
+        self.execute(Entry::Tenants { check: check.clone() }).read(Reply::tenants)
+    }
 
     /// The states that the store keeps now, of all limiters and keys. `None` for a store outside of this process.
     fn states(&self) -> Option<usize> {
@@ -257,6 +307,16 @@ impl<T> Answer<T> {
     }
 }
 
+impl Answer<Reply> {
+    /// The part of the reply that `read` finds.
+    fn read<T: 'static>(self, read: fn(Reply) -> Option<T>) -> Answer<T> {
+        match self {
+            Self::Ready(answer) => Answer::Ready(answer.and_then(|reply| reply.read(read))),
+            Self::Later(answer) => Answer::Later(Box::pin(async move { answer.await?.read(read) })),
+        }
+    }
+}
+
 // === impl Decision ===
 
 impl Decision {
@@ -277,23 +337,15 @@ impl Decision {
 
     /// The answer to a request that keeps its own permits, because none are free for an earlier instant.
     pub fn kept(level: Level) -> Self {
-        let (parts, queued, source) = (reserve::Parts::default(), None, Source::Shared);
-        Self { admitted: false, wait: 0, retry_after: 1, bound_by: 0, level, parts, queued, source }
+        Self { retry_after: 1, level, ..Self::default() }
     }
 
     /// The refusal of a request that would have to wait `left` µs for the end of a pause of its limiter `bound_by`, as this
     /// gateway knows it.
     pub fn paused(bound_by: usize, left: Micros) -> Self {
-        Self {
-            admitted: false,
-            wait: left,
-            retry_after: left,
-            bound_by,
-            level: Level { remaining: 0, next: left, reset_after: left, paused: left },
-            parts: reserve::Parts::default(),
-            queued: None,
-            source: Source::Local,
-        }
+        let level = Level { remaining: 0, next: left, reset_after: left, paused: left };
+        let (wait, retry_after, source) = (left, left, Source::Local);
+        Self { wait, retry_after, bound_by, level, source, ..Self::default() }
     }
 }
 

@@ -18,7 +18,7 @@ use std::{
     collections::{BTreeSet, HashMap},
     mem,
 };
-use ticket::Id;
+pub(crate) use ticket::Holder;
 pub use ticket::Ticket;
 use waiters::Waiters;
 
@@ -51,8 +51,8 @@ pub struct Concurrency {
 /// deadlines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
-    holders: HashMap<Id, Micros>,
-    expiries: BTreeSet<(Micros, Id)>,
+    holders: HashMap<Holder, Micros>,
+    expiries: BTreeSet<(Micros, Holder)>,
     /// Boxed, because few limiters have any.
     waiters: Option<Box<Waiters>>,
     /// Until when the limiter is paused; until 0 if it is not.
@@ -193,7 +193,7 @@ impl Open {
     }
 
     /// Makes the request a holder for `lease` µs, or prolongs its lease.
-    fn hold(&mut self, id: Id, lease: Micros) {
+    fn hold(&mut self, id: Holder, lease: Micros) {
         let expiry = self.now + lease;
         if let Some(before) = self.state.holders.insert(id, expiry) {
             self.state.expiries.remove(&(before, id));
@@ -233,7 +233,7 @@ impl Open {
 
     /// Whether the request holds a permit now.
     pub(super) fn holds(&self, ticket: Ticket) -> bool {
-        self.state.holders.contains_key(&ticket.id())
+        self.state.holders.contains_key(&ticket.holder())
     }
 
     /// Whether the request can hold a permit now, unless the limiter is paused: one is free, or it holds one
@@ -244,7 +244,7 @@ impl Open {
 
     /// Makes the request a holder for a whole lease, and returns the grant for its release.
     pub fn hold_for(&mut self, ticket: Ticket) -> Grant {
-        self.hold(ticket.id(), self.rule.lease);
+        self.hold(ticket.holder(), self.rule.lease);
         Ticket { deadline: 0, ..ticket }.grant()
     }
 
@@ -258,7 +258,7 @@ impl Open {
         if deadline <= self.now.max(self.state.gate.until) {
             return None;
         }
-        let (waiter, takes_turns) = ((ticket.id(), deadline), self.rule.takes_turns);
+        let (waiter, takes_turns) = ((ticket.holder(), deadline), self.rule.takes_turns);
         // A request that was notified just before a pause returns to the head.
         let is_first = ticket.deadline != 0 && self.is_paused();
         let waiters = self.state.waiters.get_or_insert_default();
@@ -287,7 +287,7 @@ impl Open {
 
     /// Holds the permit for another lease; false when the lease has expired.
     pub fn renew(&mut self, grant: Grant) -> bool {
-        let id = Ticket::of(grant).id();
+        let id = Ticket::of(grant).holder();
         let holds = self.is_unknown() || self.state.holders.contains_key(&id);
         if holds {
             self.hold(id, self.rule.lease);
@@ -298,15 +298,15 @@ impl Open {
     /// Returns the permit, or leaves the queue; false when the request was in neither any more.
     pub fn refund(&mut self, grant: Grant) -> bool {
         let ticket = Ticket::of(grant);
-        if let Some(expiry) = self.state.holders.remove(&ticket.id()) {
-            self.state.expiries.remove(&(expiry, ticket.id()));
+        if let Some(expiry) = self.state.holders.remove(&ticket.holder()) {
+            self.state.expiries.remove(&(expiry, ticket.holder()));
             self.hand_over();
             return true;
         }
         let takes_turns = self.rule.takes_turns;
         let waiters = self.state.waiters.as_mut();
         let left = waiters
-            .is_some_and(|waiters| waiters.remove((ticket.id(), ticket.deadline), takes_turns));
+            .is_some_and(|waiters| waiters.remove((ticket.holder(), ticket.deadline), takes_turns));
         self.state.waiters.take_if(|waiters| waiters.is_empty());
         left
     }

@@ -213,17 +213,36 @@ impl Pause {
 // === impl Reply ===
 
 impl Reply {
+    /// Returns the part of the reply that `read` finds.
+    ///
+    /// # Errors
+    ///
+    /// The error of a step that failed alone; [`StoreError::Protocol`] when `read` finds nothing.
+    pub(super) fn read<T>(self, read: fn(Self) -> Option<T>) -> Result<T, StoreError> {
+        match self {
+            Self::Failed(error) => Err(error),
+            reply => read(reply).ok_or(StoreError::Protocol),
+        }
+    }
+
+    pub(super) fn decision(self) -> Option<Decision> {
+        if let Self::Decision(decision) = self { Some(decision) } else { None }
+    }
+
+    pub(super) fn is_done(self) -> Option<bool> {
+        if let Self::Done(done) = self { Some(done) } else { None }
+    }
+
+    pub(super) fn level(self) -> Option<Level> {
+        if let Self::Level(level) = self { Some(level) } else { None }
+    }
+
+    pub(super) fn tenants(self) -> Option<Vec<TenantLevel>> {
+        if let Self::Tenants(tenants) = self { Some(tenants) } else { None }
+    }
+
     /// The error of a step that failed alone, such as one on a key with a foreign value.
     pub fn error(&self) -> Option<&StoreError> {
-        match self {
-            Self::Failed(error) => Some(error),
-            Self::Decision(_)
-            | Self::Block { .. }
-            | Self::Done(_)
-            | Self::HandedOver
-            | Self::Level(_)
-            | Self::Owed(_)
-            | Self::Tenants(_) => None,
-        }
+        if let Self::Failed(error) = self { Some(error) } else { None }
     }
 }

@@ -15,23 +15,23 @@ pub(super) use grants::is_delayed_charge;
 pub use process::Process;
 
 use super::{
-    Answer, Backend, BoxFuture, Check, Checks, Decision, Note, NoteChange, OnFailure, Pause,
-    Pauses, ScanPlace, ScanStep, Share, Source, Store, StoreAdmin, StoreError, TenantLevel,
+    Answer, Backend, BoxFuture, Check, Checks, Decision, Entry, OnFailure, Pause, Pauses, Reply,
+    Share, Source, Store, StoreAdmin, StoreError,
     batch::{Batched, StoreMetrics},
     calls::Calls,
     health::Member,
     settlement,
 };
-use crate::algorithm::{Grant, Level, Micros, concurrency::Ticket, fair::Place, reserve::Part};
+use crate::algorithm::{Grant, Micros, concurrency::Ticket, reserve::Part};
 use local::IsBack;
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 
 /// How often each worker probes a store that is away.
 const PROBE: Duration = Duration::from_millis(200);
 
 /// The store of one worker, which decides by the limiters' `on_failure` while the shared store is away.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Failover {
     store: Batched,
     backend: Arc<dyn Backend>,
@@ -83,18 +83,13 @@ impl Failover {
     fn ask(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
         if let Some(ticket) = ticket {
             let health = &self.process.health;
-            health.known.asks(checks, ticket, health.pace.most());
+            health.known.permits.asks(checks, ticket, health.pace.most());
         }
         let (process, asked, of) = (self.process.clone(), Instant::now(), checks.clone());
         self.store.reserve_or(checks, budget, ticket, move |error| {
             let waited = i64::try_from(asked.elapsed().as_micros()).unwrap_or(i64::MAX);
             process.decide_without(error, &of, budget.saturating_sub(waited).max(0), ticket)
         })
-    }
-
-    /// Asks the store what nothing else answers: while it is away, that is an error at once.
-    fn ask_unless_away<T>(&self, ask: impl FnOnce(&Batched) -> Answer<T>) -> Answer<T> {
-        if self.is_away() { Answer::Ready(Err(StoreError::NotConnected)) } else { ask(&self.store) }
     }
 
     fn is_away(&self) -> bool {
@@ -123,12 +118,12 @@ impl Store for Failover {
         }
     }
 
-    fn confirm(&self, checks: &Checks, place: Place) -> Answer<Decision> {
-        self.ask_unless_away(|store| store.confirm(checks, place))
-    }
-
-    fn move_up(&self, checks: &Checks, parts: &[Part], budget: Micros) -> Answer<Decision> {
-        self.ask_unless_away(|store| store.move_up(checks, parts, budget))
+    /// Nothing else gives these answers: while the store is away, that is an error at once.
+    fn execute(&self, entry: Entry) -> Answer<Reply> {
+        if self.is_away() {
+            return Answer::Ready(Err(StoreError::NotConnected));
+        }
+        self.store.execute(entry)
     }
 
     fn refund(&self, source: Source, checks: &Checks, parts: &[Part]) {
@@ -161,19 +156,11 @@ impl Store for Failover {
         }
     }
 
-    fn renew(&self, source: Source, check: &Check, grant: Grant) -> Answer<bool> {
+    fn renew(&self, _: Source, check: &Check, grant: Grant) -> Answer<bool> {
         if self.process.local.renew(check, grant) {
             return Answer::Ready(Ok(true));
         }
-        self.ask_unless_away(|store| store.renew(source, check, grant))
-    }
-
-    fn lower(&self, check: &Check, remaining: i64) -> Answer<Level> {
-        self.ask_unless_away(|store| store.lower(check, remaining))
-    }
-
-    fn look(&self, check: &Check) -> Answer<Level> {
-        self.ask_unless_away(|store| store.look(check))
+        self.execute(Entry::Renew { check: check.clone(), grant }).read(Reply::is_done)
     }
 
     fn pause(&self, checks: &Checks, pause: Pause) -> Answer<()> {
@@ -210,17 +197,13 @@ impl Store for Failover {
 
 impl StoreAdmin for Failover {
     fn forget(&self, check: &Check) -> Answer<bool> {
-        self.ask_unless_away(|store| {
-            let (forgotten, process) = (store.forget(check), self.process.clone());
-            let key = check.key.clone();
-            Answer::Later(Box::pin(async move {
-                let forgotten = forgotten.get().await;
-                if forgotten.is_ok() {
-                    process.health.pauses.end(&key);
-                }
-                forgotten
-            }))
-        })
+        let forgotten = self.execute(Entry::Forget { check: check.clone() }).read(Reply::is_done);
+        let (pauses, key) = (self.process.health.pauses.clone(), check.key.clone());
+        Answer::Later(Box::pin(async move { forgotten.get().await.inspect(|_| pauses.end(&key)) }))
+    }
+
+    fn backend(&self) -> Result<&dyn Backend, StoreError> {
+        if self.is_away() { Err(StoreError::NotConnected) } else { Ok(&*self.backend) }
     }
 
     fn share(&self, check: &Check) -> Option<Share> {
@@ -229,38 +212,8 @@ impl StoreAdmin for Failover {
             .then(|| local.look(health, check))
     }
 
-    fn exchange(
-        &self,
-        key: Arc<str>,
-        change: Option<NoteChange>,
-    ) -> BoxFuture<Result<Note, StoreError>> {
-        if self.is_away() {
-            Box::pin(std::future::ready(Err(StoreError::NotConnected)))
-        } else {
-            self.backend.exchange(key, change)
-        }
-    }
-
-    fn scan(&self, prefix: Arc<str>, place: ScanPlace) -> BoxFuture<Result<ScanStep, StoreError>> {
-        if self.is_away() {
-            Box::pin(std::future::ready(Err(StoreError::NotConnected)))
-        } else {
-            self.backend.scan(prefix, place)
-        }
-    }
-
-    fn tenants(&self, check: &Check) -> Answer<Vec<TenantLevel>> {
-        self.ask_unless_away(|store| store.tenants(check))
-    }
-
     fn flush(&self) -> BoxFuture<()> {
         self.store.flush()
-    }
-}
-
-impl fmt::Debug for Failover {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Failover").field("store", &self.store).finish_non_exhaustive()
     }
 }
 
@@ -283,7 +236,7 @@ impl Process {
             return Err(error);
         }
         if let Some(ticket) = ticket {
-            self.health.known.refused(checks, ticket);
+            self.health.known.permits.refused(checks, ticket);
         }
         let held = self.held(checks);
         if let Some((bound_by, left)) = held
@@ -318,13 +271,9 @@ fn rejects(check: &Check) -> bool {
 fn passed(checks: &Checks, decision: Option<Decision>, held: Option<(usize, Micros)>) -> Decision {
     let mut decision = decision.unwrap_or_else(|| Decision {
         admitted: true,
-        wait: 0,
-        retry_after: 0,
-        bound_by: 0,
-        level: Level::default(),
         parts: checks.iter().map(unasked).collect(),
-        queued: None,
         source: Source::None,
+        ..Decision::default()
     });
     if let Some((bound_by, left)) = held
         && decision.admitted

@@ -16,7 +16,6 @@ mod scripted;
 mod store_clock;
 
 pub(super) use incidents::IncidentLog;
-pub(super) use last_known::Holder;
 pub use last_known::LastKnown;
 pub use losses::StateLosses;
 pub use member::Member;

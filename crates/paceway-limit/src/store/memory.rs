@@ -148,34 +148,36 @@ impl MemoryStore {
 
     /// Executes `entries` in order at the instant `now`, in µs, which tests choose.
     pub fn run_at(&self, now: Micros, entries: &[Entry]) -> Vec<Reply> {
-        entries
-            .iter()
-            .map(|entry| match entry {
-                Entry::Reserve { checks, budget, ticket } => {
-                    Reply::Decision(self.decide_at(now, checks, *budget, *ticket))
-                }
-                Entry::Block { checks, budget, ask } => {
-                    self.decide_with_block_at(now, checks, *budget, *ask)
-                }
-                Entry::MoveUp { checks, budget, parts } => {
-                    Reply::Decision(self.move_up_at(now, checks, *budget, parts))
-                }
-                Entry::Refund { check, grant } => self.refund_at(now, check, *grant),
-                Entry::Renew { check, grant } => Reply::Done(self.renew_at(now, check, *grant)),
-                Entry::Forget { check } => Reply::Done(self.forget_at(now, check)),
-                Entry::Look { check } => Reply::Level(self.look_at(now, check)),
-                Entry::Pause { check, pause } => Reply::Level(self.pause_at(now, check, *pause)),
-                Entry::Lower { check, remaining } => {
-                    Reply::Level(self.lower_at(now, check, *remaining))
-                }
-                Entry::Charge { check } => Reply::Owed(self.charge_at(now, check)),
-                Entry::Confirm { checks, place } => {
-                    Reply::Decision(self.confirm_at(now, checks, *place))
-                }
-                Entry::Leave { checks, place } => Reply::Done(self.leave_at(now, checks, *place)),
-                Entry::Tenants { check } => Reply::Tenants(self.tenants_of(check)),
-            })
-            .collect()
+        entries.iter().map(|entry| self.execute_at(now, entry)).collect()
+    }
+
+    /// Executes one entry at the instant `now`, in µs.
+    pub(crate) fn execute_at(&self, now: Micros, entry: &Entry) -> Reply {
+        match entry {
+            Entry::Reserve { checks, budget, ticket } => {
+                Reply::Decision(self.decide_at(now, checks, *budget, *ticket))
+            }
+            Entry::Block { checks, budget, ask } => {
+                self.decide_with_block_at(now, checks, *budget, *ask)
+            }
+            Entry::MoveUp { checks, budget, parts } => {
+                Reply::Decision(self.move_up_at(now, checks, *budget, parts))
+            }
+            Entry::Refund { check, grant } => self.refund_at(now, check, *grant),
+            Entry::Renew { check, grant } => Reply::Done(self.renew_at(now, check, *grant)),
+            Entry::Forget { check } => Reply::Done(self.forget_at(now, check)),
+            Entry::Look { check } => Reply::Level(self.look_at(now, check)),
+            Entry::Pause { check, pause } => Reply::Level(self.pause_at(now, check, *pause)),
+            Entry::Lower { check, remaining } => {
+                Reply::Level(self.lower_at(now, check, *remaining))
+            }
+            Entry::Charge { check } => Reply::Owed(self.charge_at(now, check)),
+            Entry::Confirm { checks, place } => {
+                Reply::Decision(self.confirm_at(now, checks, *place))
+            }
+            Entry::Leave { checks, place } => Reply::Done(self.leave_at(now, checks, *place)),
+            Entry::Tenants { check } => Reply::Tenants(self.tenants_of(check)),
+        }
     }
 
     fn decide_at(

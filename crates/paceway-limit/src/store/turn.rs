@@ -1,11 +1,11 @@
 //! The requests that take turns at a limiter, as a store sees them, and what operators see of each tenant. It decides
 //! nothing: `algorithm/fair` does.
 
-use super::{Check, Decision, Source};
+use super::{Check, Decision};
 use crate::algorithm::{
     Grant, Level, Micros,
     fair::{Place, Priority},
-    reserve::{Part, Parts},
+    reserve::Part,
 };
 use std::{cmp::Reverse, sync::Arc};
 
@@ -59,16 +59,7 @@ pub(super) fn others(checks: &[Check], q: usize) -> impl Iterator<Item = (i64, &
 impl Decision {
     /// The answer to a request that does not wait for its turn any more at the limiter of check `q`.
     pub(super) fn gone(q: usize, level: Level) -> Self {
-        Self {
-            admitted: false,
-            wait: 0,
-            retry_after: 0,
-            bound_by: q,
-            level,
-            parts: Parts::default(),
-            queued: None,
-            source: Source::Shared,
-        }
+        Self { bound_by: q, level, ..Self::default() }
     }
 
     /// Makes it the answer to a request that waits for its turn for `wait` µs, at this place.

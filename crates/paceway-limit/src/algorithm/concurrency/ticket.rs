@@ -15,7 +15,7 @@ pub struct Ticket {
 }
 
 /// The gateway and the number of a ticket: its deadline is no part of its identity.
-pub(super) type Id = (i64, i64);
+pub(crate) type Holder = (i64, i64);
 
 // === impl Ticket ===
 
@@ -30,9 +30,14 @@ impl Ticket {
         self.deadline == Self::HELD
     }
 
-    /// The identity of the request in the maps of the state.
-    pub(super) fn id(self) -> Id {
+    /// The identity of the request.
+    pub(crate) fn holder(self) -> Holder {
         (self.gateway, self.number)
+    }
+
+    /// The ticket of this identity, before it is in a queue.
+    pub(crate) fn of_holder((gateway, number): Holder) -> Self {
+        Self { gateway, number, deadline: 0 }
     }
 
     /// The grant that a refund passes to leave the queue or to return the permit.

@@ -1,7 +1,7 @@
 //! The requests that wait for concurrency permits, in the order in which they came, and in that of their turns at a limiter
 //! with fair sharing. It holds no permit. The order of turns is `algorithm/fair`'s; twin of `waiters.lua`.
 
-use super::{Id, MAX_QUEUE};
+use super::{Holder, MAX_QUEUE};
 use crate::algorithm::{
     Micros,
     fair::{Claim, Turn, Turns, queue::MAX_WAITING},
@@ -9,7 +9,7 @@ use crate::algorithm::{
 use std::collections::{BTreeMap, HashMap};
 
 /// A request that waits, and when it leaves the queue by itself, in µs of the store's clock.
-pub(super) type Waiter = (Id, Micros);
+pub(super) type Waiter = (Holder, Micros);
 
 /// The requests that wait for the permits of one limiter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -5,21 +5,20 @@ use super::{
     store_metrics::StoreMetrics,
 };
 use crate::{
-    algorithm::{Grant, Level, Micros, concurrency::Ticket, fair::Place, reserve},
+    algorithm::{Micros, concurrency::Ticket, reserve},
     store::{
-        Answer, Backend, BoxFuture, Check, Checks, Decision, Entry, Note, NoteChange, Pause,
-        Pauses, Reply, ScanPlace, ScanStep, Source, Store, StoreAdmin, StoreError, TenantLevel,
-        calls::Calls, health::Member, settlement,
+        Answer, Backend, BoxFuture, Check, Checks, Decision, Entry, Pause, Pauses, Reply, Source,
+        Store, StoreAdmin, StoreError, calls::Calls, health::Member, settlement,
     },
 };
 use ahash::RandomState;
 use parking_lot::Mutex;
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 type Queues = HashMap<Box<str>, Arc<CallQueue>, RandomState>;
 
 /// A store over a [`Backend`], with group commit.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Batched {
     callee: Arc<CalledStore>,
     /// The queues by the lanes of their keys. Their number is bounded, because hash tags come from the
@@ -76,31 +75,14 @@ impl Batched {
         let entry = Entry::Reserve { checks: checks.clone(), budget, ticket };
         let reply = PendingReply::new(queue.ask(entry));
         let reply = reply.deciding(queue, checks.clone(), ticket);
-        Answer::Later(Box::pin(async move { reply.read(decision_of).await.or_else(otherwise) }))
+        Answer::Later(Box::pin(async move {
+            reply.await.and_then(|reply| reply.read(Reply::decision)).or_else(otherwise)
+        }))
     }
 
     /// Queues `entry` at once. The returned future only waits for the reply.
     fn ask(&self, entry: Entry) -> PendingReply {
         PendingReply::new(self.queue_of(&entry).ask(entry))
-    }
-
-    /// Queues `entry` at once. The answer is what `read` finds in its reply.
-    fn ask_for<T: 'static>(&self, entry: Entry, read: fn(Reply) -> Option<T>) -> Answer<T> {
-        Answer::Later(Box::pin(self.ask(entry).read(read)))
-    }
-
-    fn ask_done(&self, entry: Entry) -> Answer<bool> {
-        self.ask_for(entry, |reply| match reply {
-            Reply::Done(done) => Some(done),
-            _ => None,
-        })
-    }
-
-    fn ask_level(&self, entry: Entry) -> Answer<Level> {
-        self.ask_for(entry, |reply| match reply {
-            Reply::Level(level) => Some(level),
-            _ => None,
-        })
     }
 
     fn queue_of(&self, entry: &Entry) -> Arc<CallQueue> {
@@ -124,21 +106,22 @@ impl Store for Batched {
         self.reserve_or(checks, budget, ticket, Err)
     }
 
-    fn confirm(&self, checks: &Checks, place: Place) -> Answer<Decision> {
-        let entry = Entry::Confirm { checks: checks.clone(), place };
-        let queue = self.queue_of(&entry);
-        let reply = PendingReply::new(queue.ask(entry)).deciding(queue, checks.clone(), None);
-        Answer::Later(Box::pin(reply.read(decision_of)))
-    }
-
-    fn move_up(
-        &self,
-        checks: &Checks,
-        parts: &[reserve::Part],
-        budget: Micros,
-    ) -> Answer<Decision> {
-        let entry = Entry::MoveUp { checks: checks.clone(), budget, parts: parts.into() };
-        self.ask_for(entry, decision_of)
+    fn execute(&self, entry: Entry) -> Answer<Reply> {
+        match &entry {
+            Entry::Lower { check, .. } => {
+                self.callee.blocks.lowered(&check.key);
+                self.pauses.drop_permits(Some(&check.key));
+            }
+            // The blocks are those of the workers; this store is that of the admin side.
+            Entry::Forget { check } => self.pauses.drop_permits(Some(&check.key)),
+            Entry::Confirm { checks, .. } => {
+                let (queue, checks) = (self.queue_of(&entry), checks.clone());
+                let reply = PendingReply::new(queue.ask(entry)).deciding(queue, checks, None);
+                return Answer::Later(Box::pin(reply));
+            }
+            _ => {}
+        }
+        Answer::Later(Box::pin(self.ask(entry)))
     }
 
     fn refund(&self, _: Source, checks: &Checks, parts: &[reserve::Part]) {
@@ -158,26 +141,12 @@ impl Store for Batched {
         }
     }
 
-    fn renew(&self, _: Source, check: &Check, grant: Grant) -> Answer<bool> {
-        self.ask_done(Entry::Renew { check: check.clone(), grant })
-    }
-
     fn calls(&self) -> &Arc<Calls> {
         self.callee.backend.calls()
     }
 
     fn pauses(&self) -> &Arc<Pauses> {
         &self.pauses
-    }
-
-    fn look(&self, check: &Check) -> Answer<Level> {
-        self.ask_level(Entry::Look { check: check.clone() })
-    }
-
-    fn lower(&self, check: &Check, remaining: i64) -> Answer<Level> {
-        self.callee.blocks.lowered(&check.key);
-        self.pauses.drop_permits(Some(&check.key));
-        self.ask_level(Entry::Lower { check: check.clone(), remaining })
     }
 
     fn pause(&self, checks: &Checks, pause: Pause) -> Answer<()> {
@@ -200,29 +169,8 @@ impl Store for Batched {
 }
 
 impl StoreAdmin for Batched {
-    fn forget(&self, check: &Check) -> Answer<bool> {
-        // The blocks are those of the workers; this store is that of the admin side.
-        self.pauses.drop_permits(Some(&check.key));
-        self.ask_done(Entry::Forget { check: check.clone() })
-    }
-
-    fn exchange(
-        &self,
-        key: Arc<str>,
-        change: Option<NoteChange>,
-    ) -> BoxFuture<Result<Note, StoreError>> {
-        self.callee.backend.exchange(key, change)
-    }
-
-    fn scan(&self, prefix: Arc<str>, place: ScanPlace) -> BoxFuture<Result<ScanStep, StoreError>> {
-        self.callee.backend.scan(prefix, place)
-    }
-
-    fn tenants(&self, check: &Check) -> Answer<Vec<TenantLevel>> {
-        self.ask_for(Entry::Tenants { check: check.clone() }, |reply| match reply {
-            Reply::Tenants(tenants) => Some(tenants),
-            _ => None,
-        })
+    fn backend(&self) -> Result<&dyn Backend, StoreError> {
+        Ok(&*self.callee.backend)
     }
 
     fn flush(&self) -> BoxFuture<()> {
@@ -232,18 +180,5 @@ impl StoreAdmin for Batched {
                 queue.flush().await;
             }
         })
-    }
-}
-
-fn decision_of(reply: Reply) -> Option<Decision> {
-    match reply {
-        Reply::Decision(decision) => Some(decision),
-        _ => None,
-    }
-}
-
-impl fmt::Debug for Batched {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batched").field("callee", &self.callee).finish_non_exhaustive()
     }
 }

@@ -14,7 +14,7 @@ use crate::{
         token_bucket::{BlockAsk, LONGEST_USE},
     },
     store::{
-        Backend, BoxFuture, Check, Checks, Decision, Entry, Pauses, Reply, Source, StoreError,
+        Backend, BoxFuture, Check, Checks, Decision, Entry, Pauses, Reply, StoreError,
         health::Member, pauses::KeepsPermits,
     },
 };
@@ -39,6 +39,7 @@ const BLOCKS: usize = 32;
 const LEAST: i64 = 3;
 
 /// The blocks of one worker.
+#[derive(Debug)]
 pub(super) struct Blocks {
     backend: Arc<dyn Backend>,
     /// Each server of a Cluster sends its own messages about pauses, and those of one of them may be lost.
@@ -276,13 +277,9 @@ impl Blocks {
         }
         Some(Decision {
             admitted: true,
-            wait: 0,
-            retry_after: 0,
-            bound_by: 0,
             level,
             parts: std::iter::once(Part { at: 0, grant }).collect(),
-            queued: None,
-            source: Source::Shared,
+            ..Decision::default()
         })
     }
 }

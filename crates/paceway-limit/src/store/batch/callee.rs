@@ -3,7 +3,6 @@
 use super::{blocks::Blocks, store_metrics::StoreMetrics};
 use crate::store::{Backend, Entry, Pauses, Reply, StoreError, health::Member};
 use std::{
-    fmt,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -13,6 +12,7 @@ use std::{
 use tokio::time::Instant;
 
 /// The store that calls go to.
+#[derive(Debug)]
 pub(super) struct CalledStore {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) metrics: StoreMetrics,
@@ -80,11 +80,5 @@ impl CalledStore {
             }
             Err(error) => self.metrics.count(error),
         }
-    }
-}
-
-impl fmt::Debug for CalledStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CalledStore").field("backend", &self.backend).finish_non_exhaustive()
     }
 }

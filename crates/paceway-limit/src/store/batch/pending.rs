@@ -48,18 +48,6 @@ impl PendingReply {
         self.unclaimed = Some(UnclaimedReply { queue, checks, ticket });
         self
     }
-
-    /// Waits for the reply, and returns what `read` finds in it.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] when there is none, or when it says that its entry failed.
-    pub(super) async fn read<T>(self, read: fn(Reply) -> Option<T>) -> Result<T, StoreError> {
-        match self.await? {
-            Reply::Failed(error) => Err(error),
-            reply => read(reply).ok_or(StoreError::Protocol),
-        }
-    }
 }
 
 impl Future for PendingReply {

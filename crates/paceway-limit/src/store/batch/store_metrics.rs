@@ -4,7 +4,7 @@ use crate::store::StoreError;
 use metrics::{Counter, Histogram};
 
 /// The metrics of a store.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct StoreMetrics {
     /// The time in seconds of each call that was answered.
     pub seconds: Histogram,

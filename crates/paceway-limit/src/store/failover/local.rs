@@ -85,10 +85,10 @@ impl LocalStore {
             return Ok(None);
         }
         let mut state = self.state.lock();
-        match health.is_closed() && !state.as_ref().is_some_and(|state| state.decides(checks)) {
-            true => Err(IsBack),
-            false => Ok(self.reserve_in(&mut state, health, checks, budget, ticket)),
+        if health.is_closed() && !state.as_ref().is_some_and(|state| state.decides(checks)) {
+            return Err(IsBack);
         }
+        Ok(self.reserve_in(&mut state, health, checks, budget, ticket))
     }
 
     /// Decides a request by those of its limiters that are decided here; `None` when there are none.
@@ -122,7 +122,7 @@ impl LocalStore {
         let shares: Checks = own.iter().map(|i| state.begin(health, &checks[*i], now)).collect();
         let ticket = ticket.map(calls::here);
         let entry = Entry::Reserve { checks: shares.clone(), budget, ticket };
-        let Some(Reply::Decision(mut decision)) = state.run(now, entry) else { return None };
+        let Reply::Decision(mut decision) = state.run(now, entry) else { return None };
         decision.source = Source::Local;
         if let Some(queued) = &mut decision.queued {
             let after = state.known_after(&shares[decision.bound_by], now);

@@ -5,10 +5,10 @@
 use crate::{
     algorithm::{
         Concurrency, Micros,
-        concurrency::Ticket,
+        concurrency::{Holder, Ticket},
         reserve::{Part, Parts},
     },
-    store::{calls::is_here, health::Holder},
+    store::calls::is_here,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,14 +59,6 @@ pub(super) enum Departure {
 /// are gone.
 pub(super) type Synced = (Vec<(Holder, Micros)>, Vec<Holder>);
 
-fn id(ticket: Ticket) -> Holder {
-    (ticket.gateway, ticket.number)
-}
-
-fn ticket(id: Holder) -> Ticket {
-    Ticket { gateway: id.0, number: id.1, deadline: 0 }
-}
-
 // === impl Permits ===
 
 impl Permits {
@@ -97,13 +89,13 @@ impl Permits {
         for (id, reported) in reports {
             if let Some(held) = self.held.get(&id) {
                 // A permit that the store may not know of can only be left by its call.
-                let is_own = held.is_renewed || is_here(ticket(id));
+                let is_own = held.is_renewed || is_here(Ticket::of_holder(id));
                 if held.until <= now || !(is_own || reported.is_some()) {
                     gone.extend(self.remove_held(id).map(|held| held.inner));
                 }
             }
             if let Some(until) = self.idle.get(&id)
-                && (*until <= now || !(is_here(ticket(id)) || reported.is_some()))
+                && (*until <= now || !(is_here(Ticket::of_holder(id)) || reported.is_some()))
             {
                 self.remove_idle(id);
             }
@@ -148,26 +140,31 @@ impl Permits {
             self.usable.pop_first();
         }
         let usable = self.usable.first().map(|(end, id)| (*id, *end));
-        let (name, counted_until) = usable.unwrap_or((id(asked), 0));
+        let (name, counted_until) = usable.unwrap_or((asked.holder(), 0));
         self.remove_idle(name);
         self.remove_held(name);
         let until = now + whole.lease();
-        let held =
-            HeldPermit { inner: id(asked), until, counted_until, due: true, is_renewed: false };
+        let held = HeldPermit {
+            inner: asked.holder(),
+            until,
+            counted_until,
+            due: true,
+            is_renewed: false,
+        };
         self.insert_held(name, held);
-        ticket(name)
+        Ticket::of_holder(name)
     }
 
     /// The call of `permit` has ended. `closing`: the store decides again, so it receives the refund.
     pub(super) fn leave(&mut self, permit: Ticket, closing: bool, now: Micros) -> Departure {
-        let Some(held) = self.remove_held(id(permit)) else { return Departure::Unknown };
-        self.recheck.insert(id(permit));
+        let Some(held) = self.remove_held(permit.holder()) else { return Departure::Unknown };
+        self.recheck.insert(permit.holder());
         let is_counted = held.counted_until > 0;
         if is_counted && closing {
             return Departure::Both(held.inner);
         }
         if is_counted && held.counted_until > now {
-            let (id, end) = (id(permit), held.counted_until);
+            let (id, end) = (permit.holder(), held.counted_until);
             self.remove_idle(id);
             self.idle.insert(id, end);
             self.ends.insert((end, id));
@@ -184,11 +181,11 @@ impl Permits {
         lease: Micros,
         now: Micros,
     ) -> Option<(Ticket, bool)> {
-        let held = self.held.get_mut(&id(permit))?;
-        self.ends.remove(&(held.until, id(permit)));
+        let held = self.held.get_mut(&permit.holder())?;
+        self.ends.remove(&(held.until, permit.holder()));
         (held.until, held.is_renewed) = (now + lease, true);
-        self.ends.insert((held.until, id(permit)));
-        Some((ticket(held.inner), held.counted_until > 0))
+        self.ends.insert((held.until, permit.holder()));
+        Some((Ticket::of_holder(held.inner), held.counted_until > 0))
     }
 
     /// The permits to charge to the store, which counts them until `until` from now on, and how many of them it did not
@@ -198,14 +195,14 @@ impl Permits {
         let due = self.held.iter_mut().filter(|(_, held)| held.due).map(|(id, held)| {
             new += i64::from(held.counted_until == 0);
             (held.due, held.counted_until) = (false, until);
-            Ticket { deadline: Ticket::HELD, ..ticket(*id) }
+            Ticket { deadline: Ticket::HELD, ..Ticket::of_holder(*id) }
         });
         (due.collect(), new)
     }
 
     /// The store may not have received the charge of this permit, so it is due again.
     pub(super) fn restore(&mut self, permit: Ticket) {
-        if let Some(held) = self.held.get_mut(&id(permit)) {
+        if let Some(held) = self.held.get_mut(&permit.holder()) {
             held.due = true;
         }
     }
@@ -213,7 +210,7 @@ impl Permits {
     /// The grants of the permits that the store counts and no call uses.
     pub(super) fn idle(self) -> impl Iterator<Item = Parts> {
         let parts = |(id, _)| -> Parts {
-            std::iter::once(Part { at: 0, grant: ticket(id).grant() }).collect()
+            std::iter::once(Part { at: 0, grant: Ticket::of_holder(id).grant() }).collect()
         };
         self.idle.into_iter().map(parts)
     }

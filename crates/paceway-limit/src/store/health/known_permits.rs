@@ -2,7 +2,10 @@
 //! store is away, a gateway decides by them. The number of keys is bounded; the permits of further keys are not known.
 
 use crate::{
-    algorithm::{Micros, concurrency::Ticket},
+    algorithm::{
+        Micros,
+        concurrency::{Holder, Ticket},
+    },
     store::Checks,
 };
 use ahash::RandomState;
@@ -26,12 +29,9 @@ const KEPT: Duration = Duration::from_secs(60);
 /// about as many keys as were in use in the last minute.
 const LOOKS: usize = 4;
 
-/// The holder of a concurrency permit: gateway and number of its ticket.
-pub(in crate::store) type Holder = (i64, i64);
-
 /// The permits of all keys that this process knows of.
 #[derive(Debug, Default)]
-pub(super) struct KnownPermits(Mutex<Inner>);
+pub(in crate::store) struct KnownPermits(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -67,7 +67,7 @@ struct KnownPermit {
 impl KnownPermits {
     /// Begins to record which permits of `key` change, for [`Self::changes`]. Returns all that are held, in order, each
     /// with how long its lease lasts yet in µs; a lease that has ended has a value below 0.
-    pub(super) fn follow(&self, key: &Arc<str>) -> Vec<(Holder, Micros)> {
+    pub(in crate::store) fn follow(&self, key: &Arc<str>) -> Vec<(Holder, Micros)> {
         let now = Instant::now();
         let inner = &mut *self.0.lock();
         inner.followed.insert(key.clone(), BTreeSet::new());
@@ -76,18 +76,18 @@ impl KnownPermits {
     }
 
     /// Ends what [`Self::follow`] began.
-    pub(super) fn unfollow(&self, key: &str) {
+    pub(in crate::store) fn unfollow(&self, key: &str) {
         self.0.lock().followed.remove(key);
     }
 
     /// All permits of `key` that are held, as [`Self::follow`] returns them.
-    pub(super) fn held(&self, key: &str) -> Vec<(Holder, Micros)> {
+    pub(in crate::store) fn held(&self, key: &str) -> Vec<(Holder, Micros)> {
         self.0.lock().held(key, Instant::now())
     }
 
     /// The permits of `key` that changed since the last call, and those of the holders `also`: how long each lease lasts yet,
     /// or `None` if the permit is not held any more. The cost is that of the changes, however many permits are held.
-    pub(super) fn changes(
+    pub(in crate::store) fn changes(
         &self,
         key: &Arc<str>,
         also: impl Iterator<Item = Holder>,
@@ -106,7 +106,7 @@ impl KnownPermits {
     }
 
     /// How many requests of this process have asked the store for a permit of `key` and have no answer yet.
-    pub(super) fn asked(&self, key: &Arc<str>) -> i64 {
+    pub(in crate::store) fn asked(&self, key: &Arc<str>) -> i64 {
         let inner = &mut *self.0.lock();
         inner.forget_ended(key, Instant::now());
         inner.keys.get(key).map_or(0, |permits| permits.asked as i64)
@@ -114,7 +114,7 @@ impl KnownPermits {
 
     /// The request with `ticket` asks the store for permits, and waits up to `span` for the answer. Until then it may
     /// hold them.
-    pub(super) fn asks(&self, checks: &Checks, ticket: Ticket, span: Duration) {
+    pub(in crate::store) fn asks(&self, checks: &Checks, ticket: Ticket, span: Duration) {
         let permit = KnownPermit { until: Instant::now() + span, is_asked: true };
         for check in checks.iter().filter(|check| check.is_lease()) {
             self.set(&check.key, ticket, permit);
@@ -122,20 +122,26 @@ impl KnownPermits {
     }
 
     /// The store refused the request with `ticket`, or gave no answer, so it holds no permit that it did not hold before.
-    pub(super) fn refused(&self, checks: &Checks, ticket: Ticket) {
+    pub(in crate::store) fn refused(&self, checks: &Checks, ticket: Ticket) {
         let inner = &mut *self.0.lock();
         for check in checks.iter().filter(|check| check.is_lease()) {
-            inner.remove(&check.key, id(ticket), |permit| permit.is_asked);
+            inner.remove(&check.key, ticket.holder(), |permit| permit.is_asked);
         }
     }
 
     /// The permit of `ticket` has been refunded.
-    pub(super) fn refunded(&self, key: &str, ticket: Ticket) {
-        self.0.lock().remove(key, id(ticket), |_| true);
+    pub(in crate::store) fn refunded(&self, key: &str, ticket: Ticket) {
+        self.0.lock().remove(key, ticket.holder(), |_| true);
     }
 
     /// The store granted or renewed the permit of `ticket` for a `lease`, in µs.
-    pub(super) fn hold(&self, key: &Arc<str>, lease: Option<Micros>, ticket: Ticket, now: Instant) {
+    pub(in crate::store) fn hold(
+        &self,
+        key: &Arc<str>,
+        lease: Option<Micros>,
+        ticket: Ticket,
+        now: Instant,
+    ) {
         let until = now + Duration::from_micros(lease.unwrap_or_default().unsigned_abs());
         self.set(key, ticket, KnownPermit { until, is_asked: false });
     }
@@ -147,12 +153,12 @@ impl KnownPermits {
             return;
         }
         inner.forget_ended(key, now);
-        inner.note(key, id(ticket));
-        inner.keys.entry(key.clone()).or_default().set(id(ticket), permit);
+        inner.note(key, ticket.holder());
+        inner.keys.entry(key.clone()).or_default().set(ticket.holder(), permit);
     }
 
     #[cfg(test)]
-    pub(super) fn keys(&self) -> usize {
+    pub(in crate::store) fn keys(&self) -> usize {
         self.0.lock().keys.len()
     }
 }
@@ -243,10 +249,6 @@ impl KnownPermit {
     fn forgotten(&self) -> Instant {
         self.until + if self.is_asked { Duration::ZERO } else { KEPT }
     }
-}
-
-fn id(ticket: Ticket) -> Holder {
-    (ticket.gateway, ticket.number)
 }
 
 /// From `now` until `until`, in µs; below 0 if that is past.

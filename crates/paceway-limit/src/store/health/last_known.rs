@@ -3,16 +3,14 @@
 
 use super::known_permits::KnownPermits;
 use crate::{
-    algorithm::{Level, Micros, concurrency::Ticket},
+    algorithm::{Level, concurrency::Ticket},
     store::{Checks, Entry, Reply},
 };
 use ahash::RandomState;
 use indexmap::IndexMap;
 use parking_lot::Mutex;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
-
-pub(in crate::store) use super::known_permits::Holder;
 
 /// Keys whose levels are remembered. A further key takes the place of another one.
 const MAX_KEYS: usize = 65_536;
@@ -21,7 +19,8 @@ const MAX_KEYS: usize = 65_536;
 #[derive(Debug, Default)]
 pub struct LastKnown {
     levels: Mutex<Levels>,
-    permits: KnownPermits,
+    /// The concurrency permits that this process holds.
+    pub(in crate::store) permits: KnownPermits,
 }
 
 #[derive(Debug, Default)]
@@ -53,7 +52,7 @@ impl LastKnown {
                                 self.permits.hold(&check.key, lease, ticket, now);
                             }
                         }
-                        Some(ticket) => self.refused(checks, ticket),
+                        Some(ticket) => self.permits.refused(checks, ticket),
                         None => {}
                     }
                     let check = &checks[decision.bound_by.min(checks.len() - 1)];
@@ -83,50 +82,6 @@ impl LastKnown {
     pub(in crate::store) fn level(&self, key: &str) -> Option<(Level, Duration)> {
         let (level, at) = *self.levels.lock().all.get(key)?;
         Some((level, at.elapsed()))
-    }
-
-    /// See [`KnownPermits::follow`].
-    pub(in crate::store) fn follow(&self, key: &Arc<str>) -> Vec<(Holder, Micros)> {
-        self.permits.follow(key)
-    }
-
-    /// See [`KnownPermits::unfollow`].
-    pub(in crate::store) fn unfollow(&self, key: &str) {
-        self.permits.unfollow(key);
-    }
-
-    /// See [`KnownPermits::held`].
-    pub(in crate::store) fn permits(&self, key: &str) -> Vec<(Holder, Micros)> {
-        self.permits.held(key)
-    }
-
-    /// See [`KnownPermits::changes`].
-    pub(in crate::store) fn changes(
-        &self,
-        key: &Arc<str>,
-        also: impl Iterator<Item = Holder>,
-    ) -> BTreeMap<Holder, Option<Micros>> {
-        self.permits.changes(key, also)
-    }
-
-    /// See [`KnownPermits::asks`].
-    pub(in crate::store) fn asks(&self, checks: &Checks, ticket: Ticket, span: Duration) {
-        self.permits.asks(checks, ticket, span);
-    }
-
-    /// See [`KnownPermits::asked`].
-    pub(in crate::store) fn asked(&self, key: &Arc<str>) -> i64 {
-        self.permits.asked(key)
-    }
-
-    /// See [`KnownPermits::refused`].
-    pub(in crate::store) fn refused(&self, checks: &Checks, ticket: Ticket) {
-        self.permits.refused(checks, ticket);
-    }
-
-    /// See [`KnownPermits::refunded`].
-    pub(super) fn refunded(&self, key: &str, ticket: Ticket) {
-        self.permits.refunded(key, ticket);
     }
 }
 

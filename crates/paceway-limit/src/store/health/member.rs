@@ -18,6 +18,7 @@ const LAG: Duration = Duration::from_millis(200);
 const RENEW: Duration = Duration::from_secs(1);
 
 /// One worker's connection to the store.
+#[derive(Debug)]
 pub struct Member {
     pub(super) health: Arc<Health>,
     pub(super) calls: Arc<Calls>,
@@ -141,7 +142,7 @@ impl Member {
     /// A permit is on its way back to the store.
     pub(in crate::store) fn refunded(&self, check: &Check, grant: Grant) {
         if check.is_lease() {
-            self.health.known.refunded(&check.key, Ticket::of(grant));
+            self.health.known.permits.refunded(&check.key, Ticket::of(grant));
         }
     }
 
@@ -187,10 +188,4 @@ impl Member {
 
 fn is_grant(reply: &Reply) -> bool {
     matches!(reply, Reply::Decision(decision) if decision.admitted)
-}
-
-impl std::fmt::Debug for Member {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Member").finish_non_exhaustive()
-    }
 }

@@ -19,7 +19,7 @@ const ROUND_TRIPS: u32 = 3;
 const EPOCH: Duration = Duration::from_secs(5);
 
 /// The metrics of the pace of a store.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct PaceMetrics {
     /// The round trip that the time-out follows, s.
     pub round_trip: Gauge,
@@ -28,6 +28,7 @@ pub struct PaceMetrics {
 }
 
 /// The time-out of calls of one process, as its round trips make it.
+#[derive(Debug)]
 pub struct Pace {
     /// `store.timeout`.
     least: Duration,
@@ -122,12 +123,6 @@ impl Pace {
     fn set(&self, limit: Duration) {
         self.limit.store(u64::try_from(limit.as_micros()).unwrap_or(u64::MAX), Relaxed);
         self.metrics.timeout.set(limit.as_secs_f64());
-    }
-}
-
-impl std::fmt::Debug for Pace {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pace").field("limit", &self.limit()).finish_non_exhaustive()
     }
 }
 

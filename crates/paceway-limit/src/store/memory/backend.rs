@@ -2,11 +2,11 @@
 
 use super::MemoryStore;
 use crate::{
-    algorithm::{Grant, Level, Micros, concurrency::Ticket, fair::Place, reserve},
+    algorithm::{Micros, concurrency::Ticket, reserve},
     store::{
         Answer, Backend, BoxFuture, Check, Checks, Decision, Entry, Note, NoteChange, Pause,
-        Pauses, Reply, ScanPlace, ScanStep, Source, Store, StoreAdmin, StoreError, TenantLevel,
-        batch::releases, calls::Calls, settlement,
+        Pauses, Reply, ScanPlace, ScanStep, Source, Store, StoreAdmin, StoreError, batch::releases,
+        calls::Calls, settlement,
     },
 };
 use std::sync::Arc;
@@ -16,17 +16,13 @@ impl Store for MemoryStore {
         Answer::Ready(Ok(self.decide_at(self.now(), checks, budget, ticket)))
     }
 
-    fn confirm(&self, checks: &Checks, place: Place) -> Answer<Decision> {
-        Answer::Ready(Ok(self.confirm_at(self.now(), checks, place)))
-    }
-
-    fn move_up(
-        &self,
-        checks: &Checks,
-        parts: &[reserve::Part],
-        budget: Micros,
-    ) -> Answer<Decision> {
-        Answer::Ready(Ok(self.move_up_at(self.now(), checks, budget, parts)))
+    fn execute(&self, entry: Entry) -> Answer<Reply> {
+        let reply = self.execute_at(self.now(), &entry);
+        if let Entry::Forget { check } = &entry {
+            // The calls that wait ask again.
+            self.shared.pauses.end(&check.key);
+        }
+        Answer::Ready(Ok(reply))
     }
 
     fn refund(&self, _: Source, checks: &Checks, parts: &[reserve::Part]) {
@@ -46,24 +42,12 @@ impl Store for MemoryStore {
         }
     }
 
-    fn renew(&self, _: Source, check: &Check, grant: Grant) -> Answer<bool> {
-        self.done(Entry::Renew { check: check.clone(), grant })
-    }
-
     fn calls(&self) -> &Arc<Calls> {
         &self.shared.calls
     }
 
     fn pauses(&self) -> &Arc<Pauses> {
         &self.shared.pauses
-    }
-
-    fn lower(&self, check: &Check, remaining: i64) -> Answer<Level> {
-        Answer::Ready(Ok(self.lower_at(self.now(), check, remaining)))
-    }
-
-    fn look(&self, check: &Check) -> Answer<Level> {
-        Answer::Ready(Ok(self.look_at(self.now(), check)))
     }
 
     fn pause(&self, checks: &Checks, pause: Pause) -> Answer<()> {
@@ -81,38 +65,12 @@ impl StoreAdmin for MemoryStore {
         Some(self.keys())
     }
 
-    fn forget(&self, check: &Check) -> Answer<bool> {
-        let done = self.done(Entry::Forget { check: check.clone() });
-        // The calls that wait ask again.
-        self.shared.pauses.end(&check.key);
-        done
-    }
-
-    fn exchange(
-        &self,
-        key: Arc<str>,
-        change: Option<NoteChange>,
-    ) -> BoxFuture<Result<Note, StoreError>> {
-        Backend::exchange(self, key, change)
-    }
-
-    fn scan(&self, prefix: Arc<str>, place: ScanPlace) -> BoxFuture<Result<ScanStep, StoreError>> {
-        Backend::scan(self, prefix, place)
-    }
-
-    fn tenants(&self, check: &Check) -> Answer<Vec<TenantLevel>> {
-        Answer::Ready(Ok(self.tenants_of(check)))
+    fn backend(&self) -> Result<&dyn Backend, StoreError> {
+        Ok(self)
     }
 
     fn flush(&self) -> BoxFuture<()> {
         Box::pin(std::future::ready(()))
-    }
-}
-
-impl MemoryStore {
-    fn done(&self, entry: Entry) -> Answer<bool> {
-        let replies = self.run_at(self.now(), &[entry]);
-        Answer::Ready(Ok(matches!(replies[..], [Reply::Done(true)])))
     }
 }
 

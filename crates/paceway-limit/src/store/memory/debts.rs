@@ -49,10 +49,9 @@ impl MemoryStore {
     fn charge(&self, check: &Check, permits: i64) -> i64 {
         let mut left = settlement::bounded(check, permits);
         for entry in settlement::charges(check, left) {
-            let replies = self.run_at(self.now(), std::slice::from_ref(&entry));
-            let [Reply::Owed(owed)] = &replies[..] else { break };
+            let Reply::Owed(owed) = self.execute_at(self.now(), &entry) else { break };
             left += owed - entry.checks().iter().map(|check| check.cost).sum::<i64>();
-            if *owed > 0 {
+            if owed > 0 {
                 break;
             }
         }

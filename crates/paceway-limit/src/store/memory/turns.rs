@@ -151,7 +151,7 @@ impl MemoryStore {
         let called = self.put(&mut shard, check, opened, changed, now);
         drop(shard);
         self.call(called);
-        self.call(effects.notified.into_iter().map(ticket_of).collect());
+        self.call(effects.notified.into_iter().map(Ticket::of_holder).collect());
     }
 
     /// The tenants of a limiter, those with the most waiting requests first.
@@ -204,7 +204,7 @@ impl MemoryStore {
                 self.refund_at(now, check, grant);
             }
         }
-        self.call(effects.notified.into_iter().map(ticket_of).collect());
+        self.call(effects.notified.into_iter().map(Ticket::of_holder).collect());
     }
 }
 
@@ -316,7 +316,7 @@ fn wait(
     let newcomer = Newcomer {
         turn: (&turn.tenant, turn.weight, turn.priority),
         cost: checks[q].cost,
-        ticket: (ticket.gateway, ticket.number),
+        ticket: ticket.holder(),
         deadline: now + budget,
         like: like.clone(),
     };
@@ -333,10 +333,6 @@ fn wait(
 
 fn like_of(checks: &Checks, q: usize) -> Arc<str> {
     like(checks[q].cost, others(checks, q))
-}
-
-fn ticket_of((gateway, number): (i64, i64)) -> Ticket {
-    Ticket { gateway, number, deadline: 0 }
 }
 
 /// Keeps a queue in which requests wait.

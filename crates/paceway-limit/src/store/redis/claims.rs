@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     algorithm::{Level, MAX_BUDGET, concurrency::RETRY},
-    store::{Decision, Entry, Reply, Source, StoreError},
+    store::{Decision, Entry, Reply, StoreError},
 };
 use redis::Value;
 use std::{
@@ -103,14 +103,11 @@ impl RedisStore {
 /// The decision on a request whose limiter at `bound_by` counts as exhausted.
 fn exhausted(bound_by: usize) -> Decision {
     Decision {
-        admitted: false,
         // Longer than any budget, so that no request waits for a slot that may not come.
         wait: MAX_BUDGET,
         retry_after: RETRY,
         bound_by,
         level: Level { remaining: 0, next: RETRY, reset_after: RETRY, paused: 0 },
-        parts: Default::default(),
-        queued: None,
-        source: Source::Shared,
+        ..Decision::default()
     }
 }

@@ -37,7 +37,7 @@ impl LocalLimiter {
     /// is that of the changes, however many permits are held.
     pub(super) fn sync(&mut self, health: &Health, is_new: bool, now: Micros) -> Synced {
         self.silent_for(health, now);
-        let (known, key) = (&health.known, &self.check.key);
+        let (known, key) = (&health.known.permits, &self.check.key);
         let asked = known.asked(key);
         if is_new {
             let held = known.follow(key).into_iter();

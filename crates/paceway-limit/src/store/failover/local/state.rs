@@ -102,8 +102,8 @@ impl LocalState {
         checks.iter().any(|check| self.limiters.get(&check.key).is_some_and(is_open))
     }
 
-    pub(super) fn run(&self, now: Micros, entry: Entry) -> Option<Reply> {
-        self.states.run_at(now, &[entry]).pop()
+    pub(super) fn run(&self, now: Micros, entry: Entry) -> Reply {
+        self.states.execute_at(now, &entry)
     }
 
     /// How many gateways share the rule of `check`.
@@ -206,14 +206,14 @@ impl LocalState {
             let Some(rule) = Concurrency::new(rule.max(), left.clamp(1, rule.lease())) else {
                 continue;
             };
-            let ticket = Ticket { gateway: holder.0, number: holder.1, deadline: Ticket::HELD };
+            let ticket = Ticket { deadline: Ticket::HELD, ..Ticket::of_holder(holder) };
             // A rule without permits notifies no waiting request; those wait for the rule of this gateway.
             let algorithm = rule.with_max(0).into();
             let checks = [Check { algorithm, enforce: false, ..whole.clone() }].into();
             self.run(now, Entry::Reserve { checks, budget: 0, ticket: Some(ticket) });
         }
         for holder in gone {
-            let grant = Ticket { gateway: holder.0, number: holder.1, deadline: 0 }.grant();
+            let grant = Ticket::of_holder(holder).grant();
             let check = self.share(whole, whole.key.clone());
             self.run(now, Entry::Refund { check, grant });
         }
@@ -239,10 +239,7 @@ impl LocalState {
     }
 
     pub(super) fn level(&self, share: &Check, now: Micros) -> Level {
-        match self.run(now, Entry::Look { check: share.clone() }) {
-            Some(Reply::Level(level)) => level,
-            _ => Level::default(),
-        }
+        self.run(now, Entry::Look { check: share.clone() }).level().unwrap_or_default()
     }
 
     /// The share of `check` and its level, for the admin page.
@@ -258,8 +255,8 @@ impl LocalState {
         let one = Check { cost: 1, overflow: None, ..check.clone() };
         let mut limiter = self.new_limiter(health, one, now);
         if check.is_lease() {
-            let held = health.known.permits(&check.key).into_iter();
-            let asked = health.known.asked(&check.key);
+            let held = health.known.permits.held(&check.key).into_iter();
+            let asked = health.known.permits.asked(&check.key);
             limiter.silent_for(health, now);
             let synced =
                 limiter.permits.sync(held.map(|(holder, left)| (holder, Some(left))), asked, now);
@@ -290,7 +287,7 @@ impl LocalState {
                     // The request may still wait in the queue of this gateway.
                     let grant = calls::here(Ticket::of(part.grant)).grant();
                     let check = self.share(check, key);
-                    self.run(self.now(), Entry::Refund { check, grant }) == Some(Reply::Done(true))
+                    self.run(self.now(), Entry::Refund { check, grant }) == Reply::Done(true)
                 }
             };
         }
@@ -327,7 +324,7 @@ impl LocalState {
             let [check] = entry.checks() else { return };
             let checks = [check.clone()].into();
             let entry = Entry::Reserve { checks, budget: MAX_BUDGET, ticket: None };
-            let Some(Reply::Decision(decision)) = self.run(now, entry) else { return };
+            let Reply::Decision(decision) = self.run(now, entry) else { return };
             if let Some(part) = decision.parts.first().filter(|part| part.at >= 0)
                 && let Some(limiter) = self.limiters.get_mut(&share.key)
             {
@@ -348,7 +345,7 @@ impl LocalState {
                 Departure::Here(inner) => (inner, false),
                 Departure::Both(inner) => (inner, true),
             };
-        let grant = Ticket { gateway: inner.0, number: inner.1, deadline: 0 }.grant();
+        let grant = Ticket::of_holder(inner).grant();
         let check = self.share(check, key);
         self.run(now, Entry::Refund { check, grant });
         Some(is_shared)
@@ -362,7 +359,7 @@ impl LocalState {
         let Some((permit, is_counted)) = renewed else { return false };
         let share = self.share(check, check.key.clone());
         let renewed = self.run(now, Entry::Renew { check: share, grant: permit.grant() });
-        renewed == Some(Reply::Done(true)) && !is_counted
+        renewed == Reply::Done(true) && !is_counted
     }
 
     /// See [`LocalStore::forget`](super::LocalStore::forget).
@@ -378,7 +375,7 @@ impl LocalState {
             }
             let Some(limiter) = self.limiters.remove(&key) else { continue };
             has_leases |= limiter.check.is_lease();
-            health.known.unfollow(&key);
+            health.known.permits.unfollow(&key);
             limiter.permits.idle().for_each(|parts| idle(&limiter.check, &parts));
             // The requests that wait here are notified, and ask the store: this gateway grants no more permits.
             self.run(now, Entry::Forget { check: limiter.check });

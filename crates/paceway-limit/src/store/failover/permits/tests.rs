@@ -41,7 +41,7 @@ fn holder(number: i64) -> Holder {
     // Tickets from 10 on asked this gateway and not the store.
     match number {
         ..10 => (1, number),
-        _ => id(crate::store::calls::here(Ticket { gateway: 1, number, deadline: 0 })),
+        _ => crate::store::calls::here(Ticket { gateway: 1, number, deadline: 0 }).holder(),
     }
 }
 
@@ -58,12 +58,12 @@ proptest! {
             for permits in &mut both {
                 match step {
                     Step::Take(number) if !permits.held.contains_key(&holder(number)) => {
-                        permits.take(&rule, ticket(holder(number)), now);
+                        permits.take(&rule, Ticket::of_holder(holder(number)), now);
                     }
                     Step::Leave(number, closing) => {
-                        permits.leave(ticket(holder(number)), closing, now);
+                        permits.leave(Ticket::of_holder(holder(number)), closing, now);
                     }
-                    Step::Renew(number) => drop(permits.renew(ticket(holder(number)), LEASE, now)),
+                    Step::Renew(number) => drop(permits.renew(Ticket::of_holder(holder(number)), LEASE, now)),
                     Step::Charge => drop(permits.due(now + LEASE)),
                     _ => {}
                 }
@@ -107,7 +107,7 @@ fn only_few_permits_are_examined_again() {
     permits.sync(reports, 0, 0);
     assert_eq!(permits.to_recheck(LEASE - 1).count(), 0);
     assert_eq!(permits.to_recheck(LEASE + 2).count(), 3);
-    permits.leave(ticket(holder_of(9_000)), false, 0);
+    permits.leave(Ticket::of_holder(holder_of(9_000)), false, 0);
     assert_eq!(permits.to_recheck(0).collect::<Vec<_>>(), [holder_of(9_000)]);
 }
 
