@@ -85,8 +85,7 @@ impl Server {
     }
 
     async fn store(&self) -> RedisStore {
-        let store = connected_store(&self.url).await;
-        store
+        connected_store(&self.url).await
     }
 }
 

@@ -100,8 +100,7 @@ fn memory_and_redis_agree_step_by_step() {
 
 async fn connect(redis: &Redis) -> RedisStore {
     let url = RedisUrl::parse(&redis.url()).expect("a URL");
-    let store = connected_store(&url).await;
-    store
+    connected_store(&url).await
 }
 
 async fn compare(

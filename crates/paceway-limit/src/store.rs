@@ -168,7 +168,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     ///
     /// [`StoreError`] when the store gave no answer, so that the lease may have expired or not.
     fn renew(&self, _source: Source, check: &Check, grant: Grant) -> Answer<bool> {
-        self.execute(Entry::Renew { check: check.clone(), grant }).read(Reply::is_done)
+        self.execute(Entry::Renew { check: check.clone(), grant }).read(Reply::done)
     }
 
     /// Reads how full a limiter is, without changing it.
@@ -226,7 +226,7 @@ pub trait StoreAdmin: Store {
     ///
     /// [`StoreError`] when the store gave no answer.
     fn forget(&self, check: &Check) -> Answer<bool> {
-        self.execute(Entry::Forget { check: check.clone() }).read(Reply::is_done)
+        self.execute(Entry::Forget { check: check.clone() }).read(Reply::done)
     }
 
     /// The backend that keeps the shared texts and the states.

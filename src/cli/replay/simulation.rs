@@ -83,20 +83,22 @@ impl Simulation {
         let found = self.gateway.find(&logged);
         let LoggedRequest { recorded, waited, took, limiter, .. } = logged;
         let route = found.as_ref().map_or_else(|route| *route, |call| Some(call.route));
-        let mut tally = self.gateway.tally.lock();
-        tally.recorded(route, limiter.as_deref(), recorded, waited);
-        match found {
-            Err(route) => tally.count(route, LoggedEnding::Other, 0),
-            Ok(call) if call.checks.is_empty() => tally.count(route, LoggedEnding::Passed, 0),
-            Ok(call) => {
-                drop(tally);
-                let gateway = self.gateway.clone();
-                let mut paced = Box::pin(gateway.pace(call, duration(took), self.requests));
-                // Most requests have no need of a task.
-                if poll_fn(|cx| Poll::Ready(paced.as_mut().poll(cx).is_pending())).await {
-                    tokio::spawn(paced);
+        let call = {
+            let mut tally = self.gateway.tally.lock();
+            tally.recorded(route, limiter.as_deref(), recorded, waited);
+            match found {
+                Err(route) => return tally.count(route, LoggedEnding::Other, 0),
+                Ok(call) if call.checks.is_empty() => {
+                    return tally.count(route, LoggedEnding::Passed, 0);
                 }
+                Ok(call) => call,
             }
+        };
+        let gateway = self.gateway.clone();
+        let mut paced = Box::pin(gateway.pace(call, duration(took), self.requests));
+        // Most requests have no need of a task.
+        if poll_fn(|cx| Poll::Ready(paced.as_mut().poll(cx).is_pending())).await {
+            tokio::spawn(paced);
         }
     }
 

@@ -229,7 +229,7 @@ impl Reply {
         if let Self::Decision(decision) = self { Some(decision) } else { None }
     }
 
-    pub(super) fn is_done(self) -> Option<bool> {
+    pub(super) fn done(self) -> Option<bool> {
         if let Self::Done(done) = self { Some(done) } else { None }
     }
 

@@ -160,7 +160,7 @@ impl Store for Failover {
         if self.process.local.renew(check, grant) {
             return Answer::Ready(Ok(true));
         }
-        self.execute(Entry::Renew { check: check.clone(), grant }).read(Reply::is_done)
+        self.execute(Entry::Renew { check: check.clone(), grant }).read(Reply::done)
     }
 
     fn pause(&self, checks: &Checks, pause: Pause) -> Answer<()> {
@@ -197,7 +197,7 @@ impl Store for Failover {
 
 impl StoreAdmin for Failover {
     fn forget(&self, check: &Check) -> Answer<bool> {
-        let forgotten = self.execute(Entry::Forget { check: check.clone() }).read(Reply::is_done);
+        let forgotten = self.execute(Entry::Forget { check: check.clone() }).read(Reply::done);
         let (pauses, key) = (self.process.health.pauses.clone(), check.key.clone());
         Answer::Later(Box::pin(async move { forgotten.get().await.inspect(|_| pauses.end(&key)) }))
     }
