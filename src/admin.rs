@@ -244,7 +244,9 @@ fn store(health: &Health) -> serde_json::Value {
     let millis = |span: Duration| span.as_micros() as f64 / 1e3;
     said["round_trip_ms"] = millis(health.pace.round_trip()).into();
     said["timeout_ms"] = millis(health.pace.limit()).into();
-    said["functions"] = if health.scripted.is_empty() { "library" } else { "script" }.into();
+    if let Some(is_script) = health.scripted.is_script() {
+        said["functions"] = if is_script { "script" } else { "library" }.into();
+    }
     match health.clock_ahead() {
         0 => {}
         ahead => said["clock_set_back_s"] = (ahead as f64 / 1e6).into(),

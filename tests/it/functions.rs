@@ -51,8 +51,16 @@ fn libraries(redis: &Redis) -> Vec<String> {
 
 /// Loads a library as another version has one.
 fn load_version(redis: &Redis, version: usize) {
+    load_library(redis, &version_name(version), &version_name(version), version);
+}
+
+fn version_name(version: usize) -> String {
+    format!("paceway_{version:040}")
+}
+
+fn load_library(redis: &Redis, library: &str, function: &str, returned: usize) {
     let text = format!(
-        "#!lua name=paceway_{version}\nredis.register_function('paceway_{version}', function() return {version} end)"
+        "#!lua name={library}\nredis.register_function('{function}', function() return {returned} end)"
     );
     let said = redis.command(&["FUNCTION", "LOAD", &text]);
     assert!(matches!(said, Said::Bytes(Some(_))), "{said:?}");
@@ -157,21 +165,45 @@ async fn versions_live_side_by_side_until_there_are_many() {
     let store = format!("url: \"{}\"", redis.url());
     let gateway = Gateway::start(&config(&store, &upstream)).await;
     assert_two_pass(&gateway).await;
-    let both = libraries(&redis);
-    assert!(both.len() == 2 && both.contains(&"paceway_0".to_owned()), "{both:?}");
-    assert_eq!(redis.command(&["FCALL", "paceway_0", "0"]), Said::Number(0));
+    let (both, first) = (libraries(&redis), version_name(0));
+    assert!(both.len() == 2 && both.contains(&first), "{both:?}");
+    assert_eq!(redis.command(&["FCALL", &first, "0"]), Said::Number(0));
     // A start that loads its own library removes the others, and one that finds it removes none.
     (1..9).for_each(|version| load_version(&redis, version));
+    load_library(&redis, "paceway_reports", "reports", 1);
     let other = Gateway::start(&config(&store, &upstream)).await;
     other.until_answered("/two", 429).await;
-    assert_eq!(libraries(&redis).len(), 10);
+    assert_eq!(libraries(&redis).len(), 11);
     // One that runs would load it again at once.
     drop((gateway, other));
-    let own = both.into_iter().find(|name| name != "paceway_0").expect("a library");
+    let own = both.into_iter().find(|name| *name != first).expect("a library");
     redis.command(&["FUNCTION", "DELETE", &own]);
     let another = Gateway::start(&config(&store, &upstream)).await;
     another.until_answered("/two", 429).await;
-    assert_eq!(libraries(&redis), [own]);
+    let mut left = libraries(&redis);
+    left.sort();
+    assert_eq!(left, [own, "paceway_reports".to_owned()], "a library of another program stays");
+}
+
+/// Another program has made it, or a restore of a broken copy.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_library_of_the_same_name_without_the_function_is_given_up_with_one_warning() {
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let store = format!("url: \"{}\"", redis.url());
+    let gateway = Gateway::start(&config(&store, &upstream)).await;
+    let name = libraries(&redis).remove(0);
+    redis.command(&["FUNCTION", "FLUSH"]);
+    load_library(&redis, &name, "other", 7);
+    eventually("the script is sent for good", async || {
+        assert_eq!(gateway.get("/many").await.status, 200);
+        let is_sent = way(&gateway).await == "script";
+        (is_sent && !warnings(&gateway).is_empty()).then_some(())
+    })
+    .await;
+    let warnings = warnings(&gateway);
+    let why = warnings[0]["why"].as_str().expect("a reason");
+    assert!(warnings.len() == 1 && why.contains("same name"), "{warnings:?}");
+    assert_eq!(libraries(&redis), [name]);
 }
 
 /// Such a server refuses a function before it runs. The script runs until it writes, and a refusal writes nothing.

@@ -11,10 +11,18 @@ const MOST: usize = 1000;
 /// A server may have another reason for each connection.
 static SCRIPTED: Throttle = Throttle::new();
 
-/// The servers that are sent the script, by their addresses, with the number of connections over which they are. A server
-/// without any stays, so that it is not named again in the log when it is connected to again.
+/// How the servers of a store execute the script, by their addresses. A server without a connection stays, so that it is not
+/// named again in the log when it is connected to again.
 #[derive(Debug, Default)]
-pub struct ScriptedServers(Mutex<HashMap<Arc<str>, usize>>);
+pub struct ScriptedServers(Mutex<HashMap<Arc<str>, Server>>);
+
+/// How one server executes the script.
+#[derive(Debug, Default)]
+struct Server {
+    /// The connections over which the server is sent the script.
+    scripted: usize,
+    keeps_functions: bool,
+}
 
 /// A connection over which a server is sent the script, until it is dropped.
 pub(in crate::store) struct ScriptedConnection {
@@ -25,9 +33,12 @@ pub(in crate::store) struct ScriptedConnection {
 // === impl ScriptedServers ===
 
 impl ScriptedServers {
-    /// Whether every server that is connected to keeps functions.
-    pub fn is_empty(&self) -> bool {
-        self.0.lock().values().all(|connections| *connections == 0)
+    /// Whether the script is sent to a server that is connected to, or to all that were; `None` while no server was asked.
+    pub fn is_script(&self) -> Option<bool> {
+        let servers = self.0.lock();
+        let is_sent = servers.values().any(|server| server.scripted > 0);
+        let is_never_kept = !servers.values().any(|server| server.keeps_functions);
+        (!servers.is_empty()).then_some(is_sent || is_never_kept)
     }
 
     /// Notes a connection to `server`, and names the server in the log if it is new here. `why` is what the server said;
@@ -39,10 +50,12 @@ impl ScriptedServers {
     ) -> ScriptedConnection {
         let mut servers = self.0.lock();
         if servers.len() >= MOST {
-            servers.retain(|_, connections| *connections > 0);
+            servers.retain(|_, server| server.scripted > 0);
         }
-        let is_new = !servers.contains_key(server);
-        *servers.entry(server.clone()).or_default() += 1;
+        let is_new =
+            servers.get(server).is_none_or(|known| known.keeps_functions && known.scripted == 0);
+        let known = servers.entry(server.clone()).or_default();
+        (known.scripted, known.keeps_functions) = (known.scripted + 1, false);
         drop(servers);
         if is_new
             && let Some(why) = why
@@ -60,11 +73,12 @@ impl ScriptedServers {
     }
 
     /// Notes that `server` keeps functions.
-    pub(in crate::store) fn forget(&self, server: &str) {
+    pub(in crate::store) fn note_library(&self, server: &Arc<str>) {
         let mut servers = self.0.lock();
-        if servers.get(server) == Some(&0) {
-            servers.remove(server);
+        if servers.len() >= MOST {
+            servers.retain(|_, server| server.scripted > 0);
         }
+        servers.entry(server.clone()).or_default().keeps_functions = true;
     }
 }
 
@@ -72,8 +86,28 @@ impl ScriptedServers {
 
 impl Drop for ScriptedConnection {
     fn drop(&mut self) {
-        if let Some(connections) = self.servers.0.lock().get_mut(&self.server) {
-            *connections -= 1;
+        if let Some(server) = self.servers.0.lock().get_mut(&self.server) {
+            server.scripted -= 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tells_the_form_that_was_last_known() {
+        let servers = Arc::new(ScriptedServers::default());
+        let (old, new) = (Arc::from("old:6379"), Arc::from("new:6379"));
+        assert_eq!(servers.is_script(), None);
+        let connection = servers.add(&old, None);
+        assert_eq!(servers.is_script(), Some(true));
+        drop(connection);
+        assert_eq!(servers.is_script(), Some(true), "also while it is away");
+        servers.note_library(&new);
+        assert_eq!(servers.is_script(), Some(false));
+        let _connection = servers.add(&old, None);
+        assert_eq!(servers.is_script(), Some(true), "one server of a Cluster");
     }
 }

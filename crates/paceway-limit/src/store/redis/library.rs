@@ -33,6 +33,8 @@ pub(super) struct Program {
 pub(super) enum LibraryRefusal {
     /// The server has no such function: it was never loaded, or removed since.
     Missing,
+    /// The server has a library of this name: another connection was faster, or the library is not ours.
+    Exists,
     /// The server takes no writes now.
     Passing,
     /// The server keeps no functions, or not for this user, in its own words.
@@ -66,6 +68,17 @@ impl Program {
         let script = modules + "return require 'entries'(KEYS, ARGV)\n";
         Self { hash: hash(&script), script, library, function }
     }
+
+    /// Whether a library of this name is another version of this one. A library of another program may begin alike.
+    pub(super) fn is_other_version(&self, name: &[u8]) -> bool {
+        name.len() == self.function.len()
+            && name != self.function.as_bytes()
+            && name.strip_prefix(NAMES.as_bytes()).is_some_and(is_hash)
+    }
+}
+
+fn is_hash(text: &[u8]) -> bool {
+    text.iter().all(u8::is_ascii_hexdigit)
 }
 
 // === impl LibraryRefusal ===
@@ -87,11 +100,10 @@ impl LibraryRefusal {
         is_never.then(|| Self::Never(plainly(words).to_owned()))
     }
 
-    /// Reads an error in reply to the command that loads the library; `None` if the server has it.
+    /// Reads an error in reply to the command that loads the library.
     pub(super) fn of_load(words: &str) -> Option<Self> {
-        // Another connection was faster.
         if words.contains("already exists") {
-            return None;
+            return Some(Self::Exists);
         }
         if is_passing(words) || is_elsewhere(words) {
             return Some(Self::Passing);
@@ -145,7 +157,10 @@ mod tests {
     }
 
     #[rstest]
-    #[case::loaded_by_another("ERR Library 'paceway_0' already exists", None)]
+    #[case::loaded_by_another(
+        "ERR Library 'paceway_0' already exists",
+        Some(LibraryRefusal::Exists)
+    )]
     #[case::without_memory(
         "OOM command not allowed when used memory > 'maxmemory'.",
         Some(LibraryRefusal::Passing)

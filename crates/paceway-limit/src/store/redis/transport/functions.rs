@@ -30,6 +30,8 @@ use tokio::{sync::Mutex, time::Instant};
 const TRIES: usize = 3;
 /// A server that has not taken the library is sent it again after 1 s.
 const RETRY: Duration = Duration::from_secs(1);
+/// How often in a row a library of our name may have another function than ours before the server is sent the script for good.
+const MOST_FOREIGN: u32 = 3;
 /// How many versions of the library a server keeps, 0.6 MB each. A rolling deployment needs two.
 const VERSIONS: usize = 8;
 
@@ -51,8 +53,26 @@ pub(super) struct Functions {
     scripted: OnceLock<ScriptedConnection>,
     /// How often the library was loaded over this connection.
     loads: AtomicU64,
-    /// Held while the library is loaded; when the server refused it last.
-    refused: Mutex<Option<Instant>>,
+    /// Held while the library is loaded.
+    refusals: Mutex<Refusals>,
+}
+
+/// The loads that a server refused.
+#[derive(Default)]
+struct Refusals {
+    last: Option<Instant>,
+    /// How often in a row the server had a library of our name without our function.
+    foreign: u32,
+}
+
+/// The end of a load.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Load {
+    /// The server has the library.
+    Done,
+    /// The server has a library of its name already.
+    Exists,
+    Refused,
 }
 
 // === impl Functions ===
@@ -66,7 +86,7 @@ impl Functions {
     ) -> Result<Self, ConnectError> {
         let (server, servers) = (Arc::from(endpoint.to_string()), access.scripted.clone());
         let (scripted, loads) = (OnceLock::new(), AtomicU64::new(0));
-        let functions = Self { server, servers, scripted, loads, refused: Mutex::default() };
+        let functions = Self { server, servers, scripted, loads, refusals: Mutex::default() };
         if !access.uses_functions {
             functions.give_up(None);
             return Ok(functions);
@@ -83,8 +103,10 @@ impl Functions {
         }
         match refusal {
             Some(LibraryRefusal::Never(why)) => functions.give_up(Some(&why)),
+            None | Some(LibraryRefusal::Exists) => {
+                functions.servers.note_library(&functions.server)
+            }
             Some(_) => {}
-            None => functions.servers.forget(&functions.server),
         }
         Ok(functions)
     }
@@ -129,45 +151,58 @@ impl Session {
         is_asking: bool,
     ) -> Result<Option<Value>, StoreError> {
         let call = write("FCALL", &PROGRAM.function);
+        let mut loaded = Load::Done;
         for _ in 0..TRIES {
             let loads = self.functions.loads.load(Relaxed);
             let said = self.call(&call, is_asking).await?;
-            let is_loaded = match read_refusal(&said, LibraryRefusal::of_call) {
+            loaded = match read_refusal(&said, LibraryRefusal::of_call) {
                 None => return Ok(Some(said)),
                 // Boxed, so that the future of a call stays small.
-                Some(LibraryRefusal::Missing) => Box::pin(self.load(loads)).await?,
-                Some(LibraryRefusal::Passing) => false,
+                Some(LibraryRefusal::Missing) => Box::pin(self.load(loads, loaded)).await?,
                 Some(LibraryRefusal::Never(why)) => {
                     self.functions.give_up(Some(&why));
-                    false
+                    Load::Refused
                 }
+                Some(_) => Load::Refused,
             };
-            if !is_loaded {
+            if loaded == Load::Refused {
                 break;
             }
         }
         Ok(None)
     }
 
-    /// Loads the library, unless another call has done so after the first `loads`; returns whether the server has it.
-    async fn load(&self, loads: u64) -> Result<bool, StoreError> {
-        let mut refused = self.functions.refused.lock().await;
+    /// Loads the library, unless another call has done so after the first `loads`. The call has found no function after its
+    /// load `before`.
+    async fn load(&self, loads: u64, before: Load) -> Result<Load, StoreError> {
+        let mut refusals = self.functions.refusals.lock().await;
         if self.functions.loads.load(Relaxed) != loads {
-            return Ok(true);
+            return Ok(Load::Done);
         }
-        if refused.is_some_and(|refused| refused.elapsed() < RETRY) {
-            return Ok(false);
+        if refusals.last.is_some_and(|last| last.elapsed() < RETRY) {
+            return Ok(Load::Refused);
+        }
+        if before == Load::Exists {
+            // Also where the library was removed in between, so that one time says little.
+            refusals.last = Some(Instant::now());
+            refusals.foreign += 1;
+            if refusals.foreign >= MOST_FOREIGN {
+                self.functions.give_up(Some("a library of the same name lacks the function"));
+            }
+            return Ok(Load::Refused);
         }
         let said = self.call(&command(&load()), false).await?;
         match read_refusal(&said, LibraryRefusal::of_load) {
             None => {
                 self.functions.loads.fetch_add(1, Relaxed);
-                return Ok(true);
+                refusals.foreign = 0;
+                return Ok(Load::Done);
             }
+            Some(LibraryRefusal::Exists) => return Ok(Load::Exists),
             Some(LibraryRefusal::Never(why)) => self.functions.give_up(Some(&why)),
-            Some(_) => *refused = Some(Instant::now()),
+            Some(_) => refusals.last = Some(Instant::now()),
         }
-        Ok(false)
+        Ok(Load::Refused)
     }
 }
 
@@ -189,18 +224,21 @@ async fn remove_old(stream: &mut RedisStream, endpoint: &Endpoint) -> Result<(),
     let names = format!("{NAMES}*");
     let list: [&[u8]; 4] = [b"FUNCTION", b"LIST", b"LIBRARYNAME", names.as_bytes()];
     let Value::Array(libraries) = ask(stream, endpoint, &list).await? else { return Ok(()) };
-    if libraries.len() <= VERSIONS {
+    let others: Vec<_> = libraries.into_iter().filter_map(name_of_other_version).collect();
+    if others.len() < VERSIONS {
         return Ok(());
     }
-    for library in libraries {
-        // `library_name`, the name, and what we do not need.
-        if let Value::Array(fields) = library
-            && let [_, Value::BulkString(name), ..] = &fields[..]
-            && *name != PROGRAM.function.as_bytes()
-        {
-            // Without the right to it they stay.
-            ask(stream, endpoint, &[b"FUNCTION", b"DELETE", name]).await?;
-        }
+    for name in &others {
+        // Without the right to it they stay.
+        ask(stream, endpoint, &[b"FUNCTION", b"DELETE", name]).await?;
     }
     Ok(())
+}
+
+/// Reads the name of a listed library; `None` if that is no other version of ours.
+fn name_of_other_version(library: Value) -> Option<Vec<u8>> {
+    // `library_name`, the name, and what we do not need.
+    let Value::Array(fields) = library else { return None };
+    let Some(Value::BulkString(name)) = fields.into_iter().nth(1) else { return None };
+    PROGRAM.is_other_version(&name).then_some(name)
 }
