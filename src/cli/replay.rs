@@ -23,7 +23,6 @@ use std::{
     io::{self, BufRead, BufReader, Write},
     path::Path,
 };
-use tokio::runtime::Builder;
 
 pub(super) fn replay(file: &Path, log: &Path, json: bool) -> Result<(), CommandError> {
     if config_file::is_stdin(file) && config_file::is_stdin(log) {
@@ -40,20 +39,15 @@ pub(super) fn replay(file: &Path, log: &Path, json: bool) -> Result<(), CommandE
         }
     };
     let mut reader = LogReader::new(reader);
+    let mut simulation = Simulation::new(config.clone());
     let mut span: Option<(Micros, Micros)> = None;
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
-    let runtime = runtime.context("cannot start a runtime")?;
-    let simulation = runtime.block_on(async {
-        let mut simulation = Simulation::new(config.clone());
-        while let Some(request) =
-            reader.next().with_context(|| format!("cannot read {}", log.display()))?
-        {
-            span = Some((span.map_or(request.at, |(first, _)| first), request.at));
-            simulation.decide(request).await;
-        }
-        simulation.finish().await;
-        anyhow::Ok(simulation)
-    })?;
+    while let Some(request) =
+        reader.next().with_context(|| format!("cannot read {}", log.display()))?
+    {
+        span = Some((span.map_or(request.at, |(first, _)| first), request.at));
+        simulation.decide(request);
+    }
+    simulation.finish();
     let lines = &reader.lines;
     let notes = notes(&config, lines);
     let time = |at| Timestamp::from_microsecond(at).map(|at| format!("{at:.3}")).ok();
@@ -75,12 +69,12 @@ pub(super) fn replay(file: &Path, log: &Path, json: bool) -> Result<(), CommandE
             "bad_lines": reasons.collect::<Vec<_>>(),
             "notes": notes,
         });
-        simulation.tally().add_to(&mut page);
+        simulation.tally.add_to(&mut page);
         print_json(&page)?;
     } else {
         complain(log, lines, &notes);
         if let (Some(from), Some(to)) = (from, to) {
-            let text = simulation.tally().text();
+            let text = simulation.tally.text();
             print(&format!("{decided} requests from {from} to {to}\n\n{}", text.trim_end()))?;
         }
     }

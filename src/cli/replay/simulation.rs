@@ -1,153 +1,136 @@
-//! Decides requests under a configuration on virtual time, by the gateway's own routes, keys and costs, and by `limit::pace`.
-//! Sends nothing. The runtime's clock is paused, and moves on when every request waits.
+//! Decides requests under a configuration on virtual time, by the gateway's own routes, keys, costs and rules. Sends
+//! nothing and reads no clock.
 
-mod call;
+mod checks;
+mod turns;
 
 use super::{
     log_line::{LoggedEnding, LoggedRequest},
     tally::Tally,
 };
 use crate::{
-    algorithm::fair::Priority,
-    config::{Config, FairSharing},
+    algorithm::{
+        Micros,
+        concurrency::Ticket,
+        fair::{Place, Priority},
+    },
+    config::{Config, Mode},
     key::Parts,
-    limit::{Reservation, duration},
+    limit::micros,
     plan::Plan,
     route::host_of,
-    store::{Check, Checks, Store, Turn, memory::MemoryStore},
+    store::{Check, Checks, Decision, Entry, Reply, calls::Calls, memory::MemoryStore},
 };
-use call::FoundCall;
+use checks::{with_logged_tenant, with_long_lease};
 use http::{HeaderValue, Request, header::HOST};
-use parking_lot::{Mutex, MutexGuard};
 use std::{
-    collections::BTreeMap,
-    future::{Future, poll_fn},
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap, HashMap},
     sync::Arc,
-    task::Poll,
-    time::Duration,
 };
-use tokio::{
-    sync::Notify,
-    task::yield_now,
-    time::{Instant, advance, sleep_until},
-};
+use turns::TurnCall;
+
+/// The gateway's number in all tickets of a replay.
+const GATEWAY: i64 = 1;
 
 /// A configuration with the states of its limiters at one instant.
 pub(super) struct Simulation {
-    gateway: Arc<ReplayedGateway>,
-    /// When the runtime began. Its timers count in whole ms from there.
-    start: Instant,
-    /// The number of requests so far.
-    requests: u64,
+    plan: Plan,
+    store: MemoryStore,
+    calls: Arc<Calls>,
+    now: Micros,
+    /// The instants of later steps, and the order in which they were planned.
+    later: BinaryHeap<Reverse<(Micros, u64)>>,
+    steps: HashMap<u64, Step>,
+    planned: u64,
+    /// The requests that wait for a concurrency permit, by the number of their ticket.
+    queue: BTreeMap<i64, ReplayedCall>,
+    /// The requests that wait for their turn, by the number of their ticket.
+    in_turn: HashMap<i64, TurnCall>,
+    tickets: i64,
+    /// The requests of each route that wait.
+    held: Vec<usize>,
+    pub(super) tally: Tally,
 }
 
-/// The parts of a replay that its requests share.
-struct ReplayedGateway {
-    plan: Plan,
-    store: Arc<dyn Store>,
-    /// The same store, whose clock is that of the log.
-    states: MemoryStore,
-    tally: Mutex<Tally>,
-    /// The calls with concurrency permits, by the instants of their ends and the numbers of their requests.
-    running: Mutex<BTreeMap<(Instant, u64), Reservation>>,
-    /// Notified when one of these calls begins.
-    begins: Notify,
+/// A request on its way through its limiters.
+struct ReplayedCall {
+    route: usize,
+    policy: usize,
+    checks: Checks,
+    /// The limiter of each check.
+    limiters: Vec<usize>,
+    ticket: Option<Ticket>,
+    arrival: Micros,
+    /// The end of the time that it may wait.
+    until: Micros,
+    took: Micros,
+    is_held: bool,
+}
+
+/// Something that happens later.
+enum Step {
+    /// The slot of a request comes, which then takes its concurrency permits. The decision has the other permits.
+    Slot(Box<ReplayedCall>, Decision),
+    /// A request leaves the route's waiting ones.
+    Leave(usize),
+    /// A call ends, and releases its concurrency permits.
+    Release(Checks, Ticket),
+    /// A request in a queue asks again, because its time ends.
+    Ask(i64),
+    /// A request that waits for its turn confirms.
+    Confirm(i64),
 }
 
 // === impl Simulation ===
 
 impl Simulation {
-    /// Begins a replay on the current runtime, whose clock is paused.
     pub(super) fn new(config: Config) -> Self {
-        let states = MemoryStore::default();
-        let gateway = ReplayedGateway {
-            tally: Mutex::new(Tally::new(&config)),
+        let tally = Tally::new(&config);
+        let held = vec![0; config.routes.len()];
+        let calls = Arc::new(Calls::listed(GATEWAY));
+        Self {
             plan: Plan::new(config, false),
-            store: Arc::new(states.clone()),
-            states,
-            running: Mutex::default(),
-            begins: Notify::new(),
-        };
-        Self { gateway: Arc::new(gateway), start: Instant::now(), requests: 0 }
+            // One lock for all states: the limiters of one request may have different hash tags.
+            store: MemoryStore::calling(calls.clone()),
+            calls,
+            now: Micros::MIN,
+            later: BinaryHeap::new(),
+            steps: HashMap::new(),
+            planned: 0,
+            queue: BTreeMap::new(),
+            in_turn: HashMap::new(),
+            tickets: 0,
+            held,
+            tally,
+        }
     }
 
     /// Decides a request, which comes no earlier than the one before.
-    pub(super) async fn decide(&mut self, logged: LoggedRequest) {
-        let span = duration(logged.at - self.gateway.states.now());
-        if self.requests == 0 {
-            // The windows of a `fixed_window` begin at the instants at which they began then.
-            advance(span).await;
-        }
-        self.requests += 1;
-        self.run_until(Instant::now() + duration(logged.at - self.gateway.states.now())).await;
-        let found = self.gateway.find(&logged);
-        let LoggedRequest { recorded, waited, took, limiter, .. } = logged;
-        let route = found.as_ref().map_or_else(|route| *route, |call| Some(call.route));
-        let call = {
-            let mut tally = self.gateway.tally.lock();
-            tally.recorded(route, limiter.as_deref(), recorded, waited);
-            match found {
-                Err(route) => return tally.count(route, LoggedEnding::Other, 0),
-                Ok(call) if call.checks.is_empty() => {
-                    return tally.count(route, LoggedEnding::Passed, 0);
-                }
-                Ok(call) => call,
+    pub(super) fn decide(&mut self, logged: LoggedRequest) {
+        self.run_until(logged.at);
+        self.now = logged.at;
+        let LoggedRequest { recorded, waited, took, .. } = logged;
+        let call = self.call(&logged);
+        let route = call.as_ref().map_or_else(|route| *route, |call| Some(call.route));
+        self.tally.recorded(route, logged.limiter.as_deref(), recorded, waited);
+        match call {
+            Err(route) => self.tally.count(route, LoggedEnding::Other, 0),
+            Ok(call) if call.checks.is_empty() => {
+                self.tally.count(Some(call.route), LoggedEnding::Passed, 0);
             }
-        };
-        let gateway = self.gateway.clone();
-        let mut paced = Box::pin(gateway.pace(call, duration(took), self.requests));
-        // Most requests have no need of a task.
-        if poll_fn(|cx| Poll::Ready(paced.as_mut().poll(cx).is_pending())).await {
-            tokio::spawn(paced);
+            Ok(call) => self.ask(ReplayedCall { took, ..call }),
         }
+        self.serve_woken();
     }
 
     /// Lets the rest happen: requests that wait get their slots.
-    pub(super) async fn finish(&self) {
-        let longest = self.gateway.plan.config.routes.iter().map(|route| route.max_wait).max();
-        self.run_until(Instant::now() + longest.unwrap_or_default() + Duration::from_secs(1)).await;
-    }
-
-    /// The counts so far.
-    pub(super) fn tally(&self) -> MutexGuard<'_, Tally> {
-        self.gateway.tally.lock()
-    }
-
-    /// Lets everything happen that comes before `at`: calls end, and requests that wait get their slots.
-    async fn run_until(&self, at: Instant) {
-        loop {
-            let end = self.gateway.next_end().filter(|end| *end <= at);
-            tokio::select! {
-                biased;
-                () = self.gateway.begins.notified() => {}
-                () = self.go_to(end.unwrap_or(at)) => match end {
-                    // Requests that wait get its permits.
-                    Some(_) => drop(self.gateway.running.lock().pop_first()),
-                    None => return,
-                }
-            }
-        }
-    }
-
-    /// Moves the clock to `at`, which may lie between two ticks of the timers.
-    async fn go_to(&self, at: Instant) {
-        // Requests that have got a permit go first.
-        yield_now().await;
-        let ticks = at.duration_since(self.start).as_millis();
-        sleep_until(self.start + Duration::from_millis(ticks as u64)).await;
-        advance(at.saturating_duration_since(Instant::now())).await;
-    }
-}
-
-// === impl ReplayedGateway ===
-
-impl ReplayedGateway {
-    fn next_end(&self) -> Option<Instant> {
-        self.running.lock().first_key_value().map(|((end, _), _)| *end)
+    pub(super) fn finish(&mut self) {
+        self.run_until(Micros::MAX);
     }
 
     /// Finds the limiters of a request. The error is the route of a request that the gateway answers itself, if it has one.
-    fn find(&self, logged: &LoggedRequest) -> Result<FoundCall, Option<usize>> {
+    fn call(&mut self, logged: &LoggedRequest) -> Result<ReplayedCall, Option<usize>> {
         let (plan, config) = (&self.plan, &self.plan.config);
         let mut request = Request::new(());
         *request.method_mut() = logged.method.clone();
@@ -159,7 +142,7 @@ impl ReplayedGateway {
         let covers = |one: usize, other: usize| config.routes[one].covers(&config.routes[other]);
         let found = plan.table.find_covering(&logged.method, host, logged.uri.path(), covers);
         let route = found.ok().flatten().ok_or(None)?;
-        let policy = &plan.policies[plan.counters[0].direct[route].policy];
+        let policy = plan.counters[0].direct[route].policy;
         let parts = || Parts {
             client_ip: logged.client,
             host,
@@ -171,32 +154,212 @@ impl ReplayedGateway {
             template: config.routes[route].path.template().map(|template| &**template),
             descriptor: None,
         };
-        let priority = policy.priority.fixed().or(logged.priority);
-        let priority = priority.unwrap_or(Priority::Normal);
-        let checks = policy.checks(&plan.limiters, priority, parts).map_err(|_| Some(route))?;
+        let own = plan.policies[policy].priority.fixed().or(logged.priority);
+        let priority = own.unwrap_or(Priority::Normal);
+        let checks = plan.policies[policy]
+            .checks(&plan.limiters, priority, parts)
+            .map_err(|_| Some(route))?;
         let (checks, limiters) = match checks {
             Some((checks, own)) => {
                 let limiters: Vec<_> = (0..checks.len()).map(|i| own.limiter(i)).collect();
                 let checks = checks.iter().zip(&limiters).map(|(check, limiter)| {
                     let fair = plan.limiters[*limiter].limiter.fair.as_ref();
-                    with_logged_tenant(check.clone(), fair, logged)
+                    with_long_lease(with_logged_tenant(check.clone(), fair, logged))
                 });
                 (checks.collect(), limiters)
             }
             None => (Checks::from([]), Vec::new()),
         };
-        let (max_wait, max_waiting) = (policy.max_wait, policy.max_waiting);
-        Ok(FoundCall { route, checks, limiters, max_wait, max_waiting })
+        let needs_ticket = |check: &Check| check.is_lease() || check.turn.is_some();
+        let ticket = checks.iter().any(needs_ticket).then(|| {
+            self.tickets += 1;
+            Ticket { gateway: GATEWAY, number: self.tickets, deadline: 0 }
+        });
+        let until = logged.at + micros(plan.policies[policy].max_wait);
+        let (arrival, took) = (logged.at, 0);
+        Ok(ReplayedCall {
+            route,
+            policy,
+            checks,
+            limiters,
+            ticket,
+            arrival,
+            until,
+            took,
+            is_held: false,
+        })
     }
-}
 
-/// The check with the tenant that the log names, if the log lacks what names it in the configuration.
-fn with_logged_tenant(check: Check, fair: Option<&FairSharing>, logged: &LoggedRequest) -> Check {
-    let turn = match (&check.turn, fair, &logged.tenant) {
-        (Some(turn), Some(fair), Some(tenant)) if logged.format.lacks(&fair.by) => {
-            Some(Turn::new(tenant.as_str(), fair.weight(tenant), turn.priority))
+    fn ask(&mut self, call: ReplayedCall) {
+        let is_at_max_waiting =
+            !call.is_held && self.held[call.route] >= self.plan.policies[call.policy].max_waiting;
+        let budget = if is_at_max_waiting { 0 } else { (call.until - self.now).max(0) };
+        let decision = self.reserve(&call.checks, budget, call.ticket);
+        if let Some(queued) = decision.queued {
+            let after = queued.ask_after.min(budget);
+            return self.enqueue(call, queued.deadline, after);
         }
-        _ => check.turn.clone(),
-    };
-    Check { turn, ..check }
+        if !decision.admitted {
+            return self.refuse(call, decision.bound_by);
+        }
+        match Place::among(&decision.parts) {
+            Some((_, place)) => self.wait_for_turn(call, decision, place),
+            None => self.go(call, decision),
+        }
+    }
+
+    /// The rates have granted a request, and its slot is certain.
+    fn go(&mut self, call: ReplayedCall, decision: Decision) {
+        self.count(&call, &decision);
+        let has_concurrency = call.checks.iter().any(Check::is_lease);
+        let at = self.now + decision.wait;
+        match has_concurrency && decision.wait > 0 {
+            true => {
+                let call = self.hold(call);
+                self.plan_step(at, Step::Slot(Box::new(call), decision));
+            }
+            false => self.start(call, at),
+        }
+    }
+
+    /// The slot of a request with concurrency limiters has come: it takes their permits, or waits for them.
+    fn take_concurrency_permits(&mut self, call: ReplayedCall, decision: &Decision) {
+        let concurrent: Checks =
+            call.checks.iter().filter(|check| check.is_lease()).cloned().collect();
+        let budget = (call.until - self.now).max(0);
+        let taken = self.reserve(&concurrent, budget, call.ticket);
+        if taken.admitted {
+            return self.start(call, self.now);
+        }
+        for (check, part) in call.checks.iter().zip(&decision.parts) {
+            if part.at >= 0 && !check.is_lease() {
+                self.run(Entry::Refund { check: check.clone(), grant: part.grant });
+            }
+        }
+        let bound_by = call.checks.iter().position(Check::is_lease).unwrap_or_default();
+        match taken.queued {
+            Some(queued) => self.enqueue(call, queued.deadline, queued.ask_after.min(budget)),
+            None => self.refuse(call, bound_by),
+        }
+    }
+
+    fn enqueue(&mut self, call: ReplayedCall, deadline: Micros, after: Micros) {
+        let mut call = self.hold(call);
+        let Some(ticket) = &mut call.ticket else { return };
+        ticket.deadline = deadline;
+        let number = ticket.number;
+        self.queue.insert(number, call);
+        self.plan_step(self.now + after.max(1), Step::Ask(number));
+    }
+
+    fn hold(&mut self, call: ReplayedCall) -> ReplayedCall {
+        if !call.is_held {
+            self.held[call.route] += 1;
+        }
+        ReplayedCall { is_held: true, ..call }
+    }
+
+    /// A request is sent at the instant `at`.
+    fn start(&mut self, call: ReplayedCall, at: Micros) {
+        let wait = at - call.arrival;
+        let ending = if wait > 0 { LoggedEnding::Waited } else { LoggedEnding::Passed };
+        self.tally.count(Some(call.route), ending, wait);
+        let call = if wait > 0 { self.hold(call) } else { call };
+        if call.is_held {
+            self.plan_step(at, Step::Leave(call.route));
+        }
+        if let Some(ticket) = call.ticket.filter(|_| call.checks.iter().any(Check::is_lease)) {
+            self.plan_step(at + call.took, Step::Release(call.checks, ticket));
+        }
+    }
+
+    fn refuse(&mut self, call: ReplayedCall, bound_by: usize) {
+        if call.is_held {
+            self.held[call.route] -= 1;
+        }
+        self.tally.count(Some(call.route), LoggedEnding::Refused, 0);
+        self.tally.limiter(call.limiters[bound_by], LoggedEnding::Refused, 0);
+    }
+
+    /// Counts the verdict of each limiter on an admitted request: of one with several rates the one that is furthest from
+    /// "pass".
+    fn count(&mut self, call: &ReplayedCall, decision: &Decision) {
+        let mut last: Option<(usize, LoggedEnding, Micros)> = None;
+        for (i, part) in decision.parts.iter().enumerate() {
+            let limiter = call.limiters[i];
+            let enforces = self.plan.limiters[limiter].limiter.mode == Mode::Enforce;
+            let said = match (enforces, part.at) {
+                // It waited in the queue.
+                (true, _) if call.is_held && call.checks[i].is_lease() => {
+                    (LoggedEnding::Waited, self.now - call.arrival)
+                }
+                (true, at) if at > 0 && decision.bound_by == i => (LoggedEnding::Waited, at),
+                (true, _) | (false, 0) => (LoggedEnding::Passed, 0),
+                (false, at) if at > 0 => (LoggedEnding::Waited, at),
+                (false, _) => (LoggedEnding::Refused, 0),
+            };
+            last = match last {
+                Some((own, ending, wait)) if own == limiter && said.0 == LoggedEnding::Passed => {
+                    Some((own, ending, wait))
+                }
+                before => {
+                    if let Some((own, ending, wait)) = before.filter(|(own, ..)| *own != limiter) {
+                        self.tally.limiter(own, ending, wait);
+                    }
+                    Some((limiter, said.0, said.1))
+                }
+            };
+        }
+        if let Some((limiter, ending, wait)) = last {
+            self.tally.limiter(limiter, ending, wait);
+        }
+    }
+
+    fn run_until(&mut self, end: Micros) {
+        while let Some(Reverse((at, number))) = self.later.peek().copied()
+            && at <= end
+        {
+            self.later.pop();
+            self.now = self.now.max(at);
+            match self.steps.remove(&number) {
+                Some(Step::Slot(call, decision)) => self.take_concurrency_permits(*call, &decision),
+                Some(Step::Leave(route)) => self.held[route] -= 1,
+                Some(Step::Release(checks, ticket)) => self.release(&checks, ticket),
+                Some(Step::Ask(number)) => {
+                    if let Some(call) = self.queue.remove(&number) {
+                        self.ask(call);
+                    }
+                }
+                Some(Step::Confirm(number)) => self.confirm_as_planned(number),
+                None => {}
+            }
+            self.serve_woken();
+        }
+    }
+
+    /// Releases the concurrency permits of a call. The store wakes the requests that get them.
+    fn release(&self, checks: &Checks, ticket: Ticket) {
+        let grant = ticket.grant();
+        for check in checks.iter().filter(|check| check.is_lease()) {
+            self.run(Entry::Refund { check: check.clone(), grant });
+        }
+    }
+
+    fn plan_step(&mut self, at: Micros, step: Step) {
+        self.planned += 1;
+        self.steps.insert(self.planned, step);
+        self.later.push(Reverse((at, self.planned)));
+    }
+
+    fn reserve(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Decision {
+        match self.run(Entry::Reserve { checks: checks.clone(), budget, ticket }) {
+            Some(Reply::Decision(decision)) => decision,
+            // The memory store decides every request.
+            _ => Decision::paused(0, 0),
+        }
+    }
+
+    fn run(&self, entry: Entry) -> Option<Reply> {
+        self.store.run_at(self.now, &[entry]).pop()
+    }
 }

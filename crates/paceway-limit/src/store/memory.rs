@@ -114,7 +114,7 @@ impl MemoryStore {
     }
 
     /// The store's clock in µs, which never steps back.
-    pub fn now(&self) -> Micros {
+    pub(crate) fn now(&self) -> Micros {
         EPOCH + i64::try_from(self.start.elapsed().as_micros()).unwrap_or(i64::MAX - EPOCH)
     }
 
