@@ -14,11 +14,11 @@ static SCRIPTED: Throttle = Throttle::new();
 /// How the servers of a store execute the script, by their addresses. A server without a connection stays, so that it is not
 /// named again in the log when it is connected to again.
 #[derive(Debug, Default)]
-pub struct ScriptedServers(Mutex<HashMap<Arc<str>, Server>>);
+pub struct ScriptedServers(Mutex<HashMap<Arc<str>, KnownServer>>);
 
 /// How one server executes the script.
 #[derive(Debug, Default)]
-struct Server {
+struct KnownServer {
     /// The connections over which the server is sent the script.
     scripted: usize,
     keeps_functions: bool,
