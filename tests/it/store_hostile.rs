@@ -302,7 +302,7 @@ async fn a_server_that_forgets_the_script_gets_it_once_a_call() {
 /// A call is sent as a script when the function is not there, however often the library was loaded.
 #[rstest]
 #[case::takes_it("$1\r\na\r\n", 8)]
-#[case::has_it_already("-ERR Library 'a' already exists\r\n", 8)]
+#[case::has_it_already("-ERR Library 'a' already exists\r\n", 5)]
 #[case::is_full("-OOM command not allowed when used memory > 'maxmemory'.\r\n", 4)]
 #[case::forbids_it("-NOPERM this user has no permissions\r\n", 4)]
 #[tokio::test]
