@@ -39,6 +39,11 @@ pub(crate) fn checks(
     }
 }
 
+/// The name of a concurrency permit, by which a program renews and releases it.
+pub(crate) fn lease_name(Grant { whole: gateway, ticks: number, .. }: Grant) -> String {
+    format!("{gateway}-{number}")
+}
+
 /// A concurrency permit that a program holds.
 pub(crate) struct LeasedPermit {
     check: Check,
@@ -48,7 +53,7 @@ pub(crate) struct LeasedPermit {
 // === impl LeasedPermit ===
 
 impl LeasedPermit {
-    /// The permit that a program names by the `lease` that it was given.
+    /// The permit that a program names by the `lease` that it was given: its [`lease_name`].
     ///
     /// # Errors
     ///
@@ -98,8 +103,8 @@ pub(crate) fn give(name: &str, wait: Micros, reservation: &mut Reservation) -> G
     let (limit, level) = (reservation.bound().algorithm.limit(), reservation.level);
     let mut answer = describe(name, None, wait, limit, level);
     let leases = reservation.hand_over();
-    if let Some((check, Grant { whole: gateway, ticks: number, .. })) = leases.first() {
-        answer["lease"] = format!("{gateway}-{number}").into();
+    if let Some((check, grant)) = leases.first() {
+        answer["lease"] = lease_name(*grant).into();
         answer["lease_ms"] = (check.algorithm.lease().unwrap_or_default() / 1000).into();
     }
     GivenPermits { answer, leases }

@@ -1,5 +1,6 @@
 //! The slot of a request that another proxy forwards: waits for it, and writes what the proxy learns.
 
+use super::permits::lease_name;
 use crate::{
     algorithm::Grant,
     answer::{Failure, PACEWAY_ORIGIN},
@@ -70,9 +71,7 @@ fn headers_of(record: &Record<'_>, plan: &Plan, leases: &[(Check, Grant)]) -> He
 /// one, and the time until the lease expires.
 pub(super) fn describe_lease(plan: &Plan, check: &Check, grant: Grant) -> Option<HeaderValue> {
     let (limiter, key) = plan.owner(&check.key)?;
-    let name = &limiter.limiter.name;
-    let Grant { whole: gateway, ticks: number, .. } = grant;
-    let mut text = format!("{name}; lease=\"{gateway}-{number}\"");
+    let mut text = format!("{}; lease=\"{}\"", limiter.limiter.name, lease_name(grant));
     if let Some(key) = key {
         text.push_str(&format!("; key=\"{}\"", quotable(key)));
     }

@@ -269,7 +269,7 @@ async fn explain_and_the_gateway_read_one_budget() {
 }
 
 #[test]
-fn the_sample_of_the_page_is_what_explain_prints() {
+fn explain_prints_the_sample_of_the_page() {
     let (page, root) = (include_str!("../../docs/cli.md"), Path::new(env!("CARGO_MANIFEST_DIR")));
     let (_, sample) = page.split_once("$ paceway explain config/paceway.yaml").expect("a sample");
     let (_, printed) = sample.split_once('\n').expect("what it prints");

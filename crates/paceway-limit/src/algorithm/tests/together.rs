@@ -262,7 +262,7 @@ proptest! {
 
     /// As many permits as the level says are there, and the next one at the instant that it says.
     #[test]
-    fn the_level_is_what_can_be_taken(mut limiter in any_limiter(), steps in alone()) {
+    fn takes_as_many_permits_as_the_level_counts(mut limiter in any_limiter(), steps in alone()) {
         let mut now = T0;
         for super::Step { after, budget, .. } in steps {
             now += after;
