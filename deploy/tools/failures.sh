@@ -12,8 +12,8 @@ FAILURES=$folder/lines ${CARGO:-cargo} test --test it -- faults:: --test-threads
 {
   sed '/<!-- measured/q' "$page"
   echo
-  echo "| servers | fault | policy | before: 200/429/503 | during | after | p99 before, ms | p99 in the first second, ms | p99 then, ms | used during, % | used after, % | above the rule, permits | back in, s |"
-  echo "|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+  echo "| servers | fault | policy | during: 200/429/503 | after | p99 before, ms | p99 in the first second, ms | p99 then, ms | used during, % | used after, % | above the rule, permits | back in, s |"
+  echo "|---|---|---|---|---|---|---|---|---|---|---|---|"
   cat "$folder"/lines/*
   echo
   sed -n '/<!-- end of what was measured/,$p' "$page"

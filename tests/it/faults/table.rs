@@ -73,7 +73,6 @@ impl Run {
             kind.name().into(),
             fault.name().into(),
             format!("`{}`", policy.name()),
-            answers(self.start, self.broken),
             answers(self.broken, self.mended),
             answers(self.mended, self.end),
             p99(&outcome.probes, self.start, self.broken),
