@@ -13,9 +13,9 @@ const MATCHED_FLAGS: usize = 110;
 /// Functions of more than `LONGEST` lines that are no tables.
 const LONG_FUNCTIONS: usize = 18;
 /// Lines of Rust in `src` and `crates` without tests.
-const RUST_LINES: usize = 74_946;
+const RUST_LINES: usize = 74_924;
 /// Lines of Lua in `crates`.
-const LUA_LINES: usize = 4_611;
+const LUA_LINES: usize = 4_196;
 
 /// The most lines of a function.
 const LONGEST: usize = 60;
@@ -25,22 +25,8 @@ const TABLES: [(&str, &str); 1] = [("src/answer.rs", "row")];
 
 /// Lua modules without a file of the same name in Rust: the protocol of a call, and what is stored. This list may only
 /// become shorter.
-const WITHOUT_TWIN: [&str; 14] = [
-    "call",
-    "common",
-    "entries",
-    "epoch",
-    "fair/bookings",
-    "fair/queue/confirm",
-    "fair/queue/slots",
-    "fair/steps",
-    "fair/stored",
-    "replies",
-    "sliding_window/laws",
-    "sliding_window/stored",
-    "state",
-    "timeline/holes",
-];
+const WITHOUT_TWIN: [&str; 8] =
+    ["call", "common", "entries", "epoch", "fair/steps", "fair/stored", "replies", "state"];
 
 /// Fails with the places if there are more than the budget allows.
 fn check(what: &str, budget: usize, found: &[String]) {

@@ -1,13 +1,11 @@
--- Concurrency permits: at most `max` requests hold one at a time, later requests wait in a queue. Twin of
--- concurrency.rs, which explains the rule.
+-- Concurrency permits: at most `max` requests hold one at a time, later requests wait in a queue. Twin of concurrency.rs.
 --
--- A stored state is one sorted set. A holder is `gateway number` (8 bytes each) with its expiry (µs) as
--- score. A waiter is `gateway number deadline` with a negative score that grows in the order of arrival. A
--- waiter that gets a permit is notified on the channel of its gateway. The turns of the waiters are in other keys
--- (concurrency/waiters.lua). A paused limiter has the member `P`, end of the pause, status (8 and 2 bytes) with the
--- score -inf.
+-- A stored state is one sorted set. A holder is `gateway number` (8 bytes each) with its expiry (µs) as score. A waiter is `gateway
+-- number deadline` with a negative score that grows in the order of arrival. A waiter that gets a permit is notified on the channel
+-- of its gateway. The turns of the waiters are in other keys (concurrency/waiters.lua). A paused limiter has the member `P`, end of
+-- the pause, status (8 and 2 bytes) with the score -inf.
 
-local call, common, states = require 'call', require 'common', require 'state'
+local call, common = require 'call', require 'common'
 local M = { kind = 67, lease = true }
 
 local redis, max, pack, unpack_from = redis, math.max, struct.pack, struct.unpack
@@ -15,7 +13,7 @@ local HOLDER, WAITER, PAUSED = '<i8i8', '<i8i8i8', '<c1i8I2'
 local CLAIM, MAX_QUEUE = 2000000, 100000
 local FIRST = -4503599627370496
 
-local function plain(number) return string.format('%.0f', number) end
+local plain = common.plain
 
 -- The turns are needed seldom, and a script without functions makes each module that it names.
 local function waiters() return require 'concurrency.waiters' end
@@ -25,13 +23,10 @@ function M.rule(text, from)
   return { max = limit, lease = lease }
 end
 
--- Whether holders may exist that the state does not know: until then no new request gets a permit, and every
--- request that renews a lease stays a holder.
 local function is_unknown(open) return open.now < open.unknown_until end
 
 function M.has_room(open) return open.held < open.rule.max and not is_unknown(open) end
 
--- Lets the key live until its last holder and its last waiter are gone.
 local function keep_until_end(open)
   if open.expires and redis.call('PTTL', open.key) < (open.expires - open.now) / 1000 then
     redis.call('PEXPIRE', open.key, common.lifetime(open.expires - open.now))
@@ -41,21 +36,17 @@ end
 
 local function hold(open, member, lease)
   local expiry = open.now + lease
-  local new = redis.call('ZADD', open.key, plain(expiry), member)
-  open.held = open.held + new
+  open.held = open.held + redis.call('ZADD', open.key, plain(expiry), member)
   open.expires = max(open.expires or 0, expiry)
 end
 
--- The number of a waiter in its turns.
 local function number_of(order) return tonumber(order) - FIRST end
 
--- The member and the number of the waiter that came first.
 local function oldest_waiter(open)
   local first = redis.call('ZRANGEBYSCORE', open.key, '(-inf', '(0', 'WITHSCORES', 'LIMIT', 0, 1)
   return first[1], number_of(first[2])
 end
 
--- The member and the number of the waiter whose turn it is. One without a turn is the next when it came before all others.
 local function next_waiter(open)
   local oldest, number = oldest_waiter(open)
   if not open.turns or not waiters().has(open.turns, number) then return oldest, number end
@@ -65,7 +56,6 @@ local function next_waiter(open)
     local member = pack(WAITER, it.gateway, it.ticket, it.deadline)
     local order = redis.call('ZSCORE', open.key, member)
     if order and number_of(order) == first then return member, first end
-    -- It got a permit from a gateway whose configuration has no turns.
     waiters().remove(open.turns, first)
   end
 end
@@ -73,20 +63,15 @@ end
 local function hand_over(open)
   local is_closed = is_unknown(open) or open.gate
   while open.queued > 0 and (M.has_room(open) or is_closed) do
-    local member, place
-    if is_closed then member, place = oldest_waiter(open) else member, place = next_waiter(open) end
+    local member, place = (is_closed and oldest_waiter or next_waiter)(open)
     local gateway, number, deadline
     if #member == 24 then gateway, number, deadline = unpack_from(WAITER, member) end
     local waits = deadline and deadline > open.now
     if waits and is_closed then break end
     redis.call('ZREM', open.key, member)
     open.queued = open.queued - 1
-    local heard = 0
-    -- A refused PUBLISH must not end the script after other keys were written: the waiter asks again by
-    -- itself.
-    if waits then heard = redis.pcall('PUBLISH', 'paceway:call:' .. plain(gateway), plain(number)) end
     -- A gateway without a subscription is dead, or asks for all of its waiters again when it is back.
-    local is_served = heard ~= 0
+    local is_served = waits and common.notify(gateway, number) ~= 0
     if is_served then
       hold(open, pack(HOLDER, gateway, number), math.min(open.rule.lease, CLAIM))
       open.handed_over = true
@@ -95,7 +80,6 @@ local function hand_over(open)
   end
 end
 
--- Finds the gate of a limiter, ahead of its waiters.
 local function load_gate(open)
   local member = redis.call('ZRANGEBYSCORE', open.key, '-inf', '(0', 'LIMIT', 0, 1)[1]
   if #member ~= 11 or string.byte(member) ~= 80 then return end
@@ -108,10 +92,10 @@ local function load_gate(open)
   end
 end
 
--- nil for a value that this version did not write, and the number of the key with the turns if it is that one's
+-- nil for a foreign value, and the number of the key with the turns if it is that one's
 function M.load(state)
   local key, horizon, now = state.key, state.horizon, call.now
-  if not states.ask('ZREMRANGEBYSCORE', key, 0, plain(now)) then return nil end
+  if not common.ask('ZREMRANGEBYSCORE', key, 0, plain(now)) then return nil end
   local lost = horizon >= 0 and call.lost_at or 0
   local open = { rule = state.rule, now = now, key = key, unknown_until = lost > 0 and lost + horizon or 0 }
   open.held = redis.call('ZCOUNT', key, 0, '+inf')
@@ -126,7 +110,6 @@ function M.load(state)
   return open
 end
 
--- Pauses the limiter until `stop`; false when it is paused for as long already.
 function M.pause(state, stop, status)
   local open = state.open
   local gate = open.gate
@@ -139,11 +122,9 @@ function M.pause(state, stop, status)
 end
 
 function M.holds(open, ticket)
-  return ticket.deadline ~= 0
-    and redis.call('ZSCORE', open.key, pack(HOLDER, ticket.gateway, ticket.number)) ~= false
+  return ticket.deadline ~= 0 and redis.call('ZSCORE', open.key, pack(HOLDER, ticket.gateway, ticket.number)) ~= false
 end
 
--- Whether a ticket can hold a permit now, unless the limiter is paused: one is free, or it holds one already.
 function M.is_free(open, ticket) return M.has_room(open) or M.holds(open, ticket) end
 
 function M.hold_for(open, ticket)
@@ -171,7 +152,6 @@ function M.enqueue(open, ticket, budget, turn)
     if open.queued >= MAX_QUEUE or open.turns and waiters().is_full(open.turns) then return nil end
     local order
     if ticket.deadline ~= 0 and open.gate then
-      -- A request that was notified just before a pause returns to the head.
       local first = redis.call('ZRANGEBYSCORE', open.key, '(-inf', '(0', 'WITHSCORES', 'LIMIT', 0, 1)[2]
       order = first and tonumber(first) - 1 or FIRST + open.now
     else
@@ -209,7 +189,6 @@ function M.refund(open, gateway, number, deadline)
   return false
 end
 
--- The waiters stay in the queue, and get the permits that are free now.
 function M.forget(open)
   local gone = redis.call('ZREMRANGEBYSCORE', open.key, 0, '+inf')
   if open.gate then gone = gone + redis.call('ZREM', open.key, open.gate.member) end
@@ -218,7 +197,6 @@ function M.forget(open)
   return gone > 0
 end
 
--- remaining, next, reset_after
 function M.level(open)
   local last, room = open.now, 0
   if open.held > 0 then last = tonumber(redis.call('ZREVRANGE', open.key, 0, 0, 'WITHSCORES')[2]) end

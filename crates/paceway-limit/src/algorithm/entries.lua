@@ -1,11 +1,11 @@
 -- One call: it executes a list of entries in order, all at one instant.
 --
 --   KEYS      see call.lua
---   ARGV[1]   the instant, and ARGV[2] the epoch that the gateway knows: see epoch.lua
---   ARGV[3]   the entries. Each is its letter, how many limiters it has, these limiters, and its own numbers and texts, as the
---             table in wire.rs lists them. All numbers are doubles, little-endian; a text comes after the double of its length
---   ARGV[4]   the end of the channel of pauses: see call.lua. Absent in database 0
+--   ARGV      the instant and the epoch that the gateway knows (epoch.lua), the entries, and the end of the channel of pauses (call.lua)
 --   reply     see replies.lua
+--
+-- An entry is its letter, how many limiters it has, these limiters, and its own numbers and texts, as the table in wire.rs lists them.
+-- All numbers are doubles, little-endian; a text comes after the double of its length.
 --
 -- A limiter is the number of its key, that of the first of the two keys of its turns (0 without turns), and a text that is the
 -- same in all calls: its kind, cost, whether it enforces, its horizon (how long after a loss of data earlier grants can count)
@@ -58,7 +58,6 @@ local function read_want(entries, from)
   }, from
 end
 
--- The steps of entries. Each has what its limiters are wanted for, and its own numbers and texts.
 local steps = {}
 
 function steps.reserve(wants, budget) push_decided(wants, reserve.decide(wants, budget, nil)) end

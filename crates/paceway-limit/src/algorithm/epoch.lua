@@ -1,14 +1,11 @@
--- The epoch tells whether the states in Redis are still those that the gateway knows. It is `N` or `L` and
--- the instant (µs) at which it was written. After `N` no loss of data is known; with `L`, states from before
--- that instant were lost. A lost state counts as full until the end of its horizon, so that no grant is made
--- twice. A limiter with `on_loss: trust` has no lost states: its horizon h is written as -1 - h.
+-- The epoch tells whether the states in Redis are still those that the gateway knows (decision 010). It is `N` or `L` and the instant
+-- (µs) at which it was written. After `N` no loss of data is known; with `L`, states from before that instant were lost. A limiter
+-- with `on_loss: trust` has no lost states: its horizon h is written as -1 - h.
 --
--- The server's clock can be set back, and a promoted replica can have a slower one. States would believe the instants of the
--- old clock, and limiters would refuse for as long as it was set back. A gateway says which instant it has seen last, so a
--- clock that is before that by more than STEP shows itself. From then on the store's clock is ahead of the server's: the epoch
--- has the end `/ahead/since`, both in µs, and every call adds that to the time. Nothing is granted twice, because the
--- time between the last look and the step is not counted. The store's clock follows the server's again by a hundredth of
--- the time that passes, so windows of the clock are displaced meanwhile.
+-- The server's clock can be set back, and a promoted replica can have a slower one. A gateway says which instant it has seen last, so
+-- a clock that is before that by more than STEP shows itself. From then on the store's clock is ahead of the server's: the epoch has
+-- the end `/ahead/since`, both in µs, and every call adds that to the time. The store's clock follows the server's again by a
+-- hundredth of the time that passes, so windows of the clock are displaced meanwhile.
 
 local call, common = require 'call', require 'common'
 local M = {}
@@ -22,14 +19,6 @@ local function parse(text, now)
   local kind, at, sign = match((gsub(text, '/%d+/%d+', '')), '^([NL])(%d+)([?+]?)$')
   if not kind or #at > 16 or tonumber(at) > now + common.MAX_BUDGET then return nil end
   return kind, tonumber(at), sign
-end
-
--- The value of the epoch's key: false without one, and for a value of another type a text that is no epoch.
-local function read(key)
-  local epoch = redis.pcall('GET', key)
-  if type(epoch) ~= 'table' or not epoch.err then return epoch end
-  if not string.find(epoch.err, 'WRONGTYPE', 1, true) then error(epoch.err, 0) end
-  return ''
 end
 
 -- The instant on the store's clock of a server whose clock was set back, the epoch, and its end. `seen` is the last instant
@@ -91,7 +80,9 @@ function M.begin(instant, known)
     local time = redis.call('TIME')
     seen, now = -1 - now, time[1] * 1000000 + time[2]
   end
-  local epoch, new = read(key), nil
+  -- A value of another type is no epoch.
+  local epoch, new = common.ask('GET', key), nil
+  if epoch == nil then epoch = '' end
   -- An epoch of a clock that was set back is longer.
   if seen and (now + STEP < seen or epoch and #epoch > 17 or #known > 18) then
     now, epoch, set_back = follow(key, epoch, known, now, seen)

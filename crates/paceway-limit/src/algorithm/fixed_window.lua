@@ -1,19 +1,5 @@
--- Fixed windows of the store's clock with reservations. Twin of fixed_window.rs, which explains the rule:
--- same names, same order, same arithmetic. Pure: no redis.call.
---
--- An open state is a table:
---   rule   { count, period }   permits, µs
---   now    µs    of the store's clock
---   clock  µs    now, or the clock of the state when that one is later
---   floor  µs    nothing is granted before it
---   born   µs    when the state came into being
---   own, others  section, { section... }, each one
---     { period, asked, limit, since, source, runs = { { first, last, count }... } }   windows first to last have
---     count permits taken each, earliest first
---
--- A stored state: version, kind, number of sections (1 byte each), born, clock (8 bytes each), then for
--- each section period, asked, limit, since, source (8 bytes each), number of runs (4 bytes), and for each run
--- first, last, count (8 bytes each); little-endian.
+-- Fixed windows of the store's clock with reservations. Twin of fixed_window.rs, which explains the rule. The states, sections and
+-- runs are those of the twin. `write` packs a stored state.
 
 local common = require 'common'
 local M = { kind = 70, lease = false, born_at = 4, names = 'ticks' }
@@ -25,19 +11,16 @@ local HEAD, SECTION, RUN = '<BBBi8i8', '<i8i8i8i8i8i4', '<i8i8i8'
 local MAX_SECTIONS, UNUSED, MOST, KNOWN_PAST = 4, 60000000, 1000000000000, 5000000
 local MIN_PERIOD, MAX_PERIOD, MAX_COUNT = 1000, 31622400000000, 1000000000
 
+local function new_section(period, asked) return { period = period, asked = asked, limit = 0, since = 0, source = 0, runs = {} } end
+
+local function window_of(section, instant) return floor(instant / section.period) end
+
 function M.used_up(rule, now, from, to)
-  local function window(instant) return floor(instant / rule.period) end
-  local first, last, run = max(window(from), window(now)), window(to), ''
+  local first, last, run = max(window_of(rule, from), window_of(rule, now)), window_of(rule, to), ''
   if first <= last then run = struct.pack(RUN, first, last, rule.count) end
   return struct.pack(HEAD, VERSION, M.kind, 1, now, now)
     .. struct.pack(SECTION, rule.period, now, rule.count, 0, 0, #run / 24) .. run
 end
-
-local function new_section(period, asked)
-  return { period = period, asked = asked, limit = 0, since = 0, source = 0, runs = {} }
-end
-
-local function window_of(section, instant) return floor(instant / section.period) end
 
 local function find(runs, window)
   local low, high = 1, #runs + 1
@@ -53,23 +36,16 @@ local function count_in(section, window)
   return run and run.first <= window and run.count or 0
 end
 
-local function first_with_room(section, window, most)
-  local runs = section.runs
-  for i = find(runs, window), #runs do
-    local run = runs[i]
-    if run.first > window or run.count <= most then break end
-    window = run.last + 1
-  end
-  return window
-end
-
 local function first_room(section, at, most)
-  local window = window_of(section, at)
-  local fit = first_with_room(section, window, most)
+  local runs, window = section.runs, window_of(section, at)
+  local fit = window
+  for i = find(runs, window), #runs do
+    if runs[i].first > fit or runs[i].count <= most then break end
+    fit = runs[i].last + 1
+  end
   return fit == window and at or fit * section.period
 end
 
--- how many permits may be in a window of `period` with `limit`, where a rule lets `count` into its own of `other`
 local function allows(period, limit, other, count)
   return max(min(ceil_div(period, other) * count, MOST), limit)
 end
@@ -116,25 +92,27 @@ local function join(runs, i)
   end
 end
 
-local function add(section, window, permits)
-  local runs = section.runs
+local function split(runs, window)
   local i = find(runs, window)
   local run = runs[i]
-  if run and run.first <= window then
-    local first, last, count = run.first, run.last, run.count
-    if last > window then insert(runs, i + 1, { first = window + 1, last = last, count = count }) end
-    if first < window then
-      insert(runs, i, { first = first, last = window - 1, count = count })
-      i = i + 1
-    end
-    run.first, run.last, run.count = window, window, min(count + permits, MOST)
-  else
-    insert(runs, i, { first = window, last = window, count = permits })
+  if run and run.first < window then
+    insert(runs, i, { first = run.first, last = window - 1, count = run.count })
+    run.first = window
   end
-  if runs[i].count == 0 then
-    remove(runs, i)
-    return
+end
+
+local function add(section, window, permits)
+  local runs = section.runs
+  split(runs, window)
+  split(runs, window + 1)
+  local i = find(runs, window)
+  local run = runs[i]
+  if not run or run.first > window then
+    run = { first = window, last = window, count = 0 }
+    insert(runs, i, run)
   end
+  run.count = min(run.count + permits, MOST)
+  if run.count == 0 then return remove(runs, i) end
   join(runs, i + 1)
   join(runs, i)
 end
@@ -194,7 +172,7 @@ local function converted(period, limit, others, born, clock)
   return section
 end
 
--- sections, born, clock; nil for a value that this version did not write
+-- sections, born, clock
 local function stored(raw)
   if #raw < 19 then return nil end
   local version, kind, n, born, clock = struct.unpack(HEAD, raw)
@@ -209,8 +187,7 @@ local function stored(raw)
     if period < MIN_PERIOD or period > MAX_PERIOD or asked < 0 or asked > clock then return nil end
     if since < 0 or since > clock or source < 0 or source > MAX_PERIOD then return nil end
     if length < 0 or at + 24 * length - 1 > #raw then return nil end
-    local section = new_section(period, asked)
-    section.limit, section.since, section.source = limit, since, source
+    local section = { period = period, asked = asked, limit = limit, since = since, source = source, runs = {} }
     local before = window_of(section, clock) - 1
     for i = 1, length do
       local first, last, count = struct.unpack(RUN, raw, at)
@@ -232,7 +209,6 @@ end
 
 function M.ramp(rule) return rule.period, rule.count, rule.count end
 
--- nil for a value that this version did not write
 function M.read(raw, now, rule)
   local open = { rule = rule, now = now, clock = now, floor = now, born = now, others = {} }
   local period = rule.period
@@ -257,9 +233,7 @@ function M.read(raw, now, rule)
   for i = 0, #others do
     local section = others[i] or open.own
     forget_past(section, clock)
-    if now < clock then
-      open.floor = max(open.floor, window_of(section, clock) * section.period)
-    end
+    if now < clock then open.floor = max(open.floor, window_of(section, clock) * section.period) end
   end
   return open
 end
@@ -331,7 +305,6 @@ function M.is_taken_after(open, next)
   return last and last.last > window_of(open.own, open.now + next)
 end
 
--- remaining, next, reset_after
 function M.level(open)
   local next = M.earliest(open, 0, 1)
   local count = open.rule.count
@@ -344,21 +317,17 @@ function M.level(open)
   return next == 0 and room or 0, next, reset_after(open)
 end
 
--- the value to keep and for how many µs it matters; nil when it equals an absent one
+M.lasts = reset_after
+
 function M.write(open)
-  local ttl = reset_after(open)
-  if ttl <= 0 then return nil end
-  local parts = {
-    struct.pack(HEAD, VERSION, M.kind, #open.others + 1, open.born, open.clock)
-  }
+  local parts = { struct.pack(HEAD, VERSION, M.kind, #open.others + 1, open.born, open.clock) }
   for i = 0, #open.others do
     local section = open.others[i] or open.own
     parts[#parts + 1] = struct.pack(
       SECTION, section.period, section.asked, section.limit, section.since, section.source, #section.runs)
-    for _, run in ipairs(section.runs) do
-      parts[#parts + 1] = struct.pack(RUN, run.first, run.last, run.count)
-    end
+    for _, run in ipairs(section.runs) do parts[#parts + 1] = struct.pack(RUN, run.first, run.last, run.count) end
   end
-  return table.concat(parts), ttl
+  return table.concat(parts)
 end
+
 return M

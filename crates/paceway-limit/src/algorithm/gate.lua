@@ -1,15 +1,9 @@
--- The gate of a paused limiter. Twin of gate.rs, which explains it: same names, same order, same arithmetic.
+-- The gate of a paused limiter. Twin of gate.rs, which explains it. An open gate has the fields of the twin and of its ramp, but `stop`
+-- for `until`.
 --
--- An open gate is a table:
---   stop                  µs    the end of the pause (`until` in the twin)
---   spent                 ns    the time of the permits that were granted since
---   status                      of the answer that caused the pause
---   now                   µs    of the store's clock
---   period, count, most         the token bucket that the gate is after the pause
---
--- A stored gate is ahead of the stored state: `P`, stop, spent (8 bytes each), status (2 bytes), little-endian. The
--- state is empty where the limiter is unused. `spent` is below 0 where the bucket holds more than one permit at `stop`. A
--- concurrency limiter keeps its gate as a member of its sorted set.
+-- A stored gate is ahead of the stored state: `P`, stop, spent (8 bytes each), status (2 bytes), little-endian. The state is empty
+-- where the limiter is unused. `spent` is below 0 where the bucket holds more than one permit at `stop`. A concurrency limiter keeps
+-- its gate as a member of its sorted set.
 
 local call, common = require 'call', require 'common'
 local M = {}
@@ -33,19 +27,16 @@ function M.pack(gate)
   return gate and struct.pack(GATE, 'P', gate.stop, gate.spent, gate.status) or ''
 end
 
--- The time in which permits flow in, ns
 local function time(gate, permits)
   return ceil(permits * gate.period * 1000 / gate.count)
 end
 
--- The time of the permits that were granted and of more, µs; 0 for permits that the bucket holds
 local function time_of_all(gate, permits)
   return max(ceil((gate.spent + time(gate, permits)) / 1000), 0)
 end
 
 function M.ends(gate) return gate.stop + time_of_all(gate, gate.most - 1) end
 
--- The gate for the rule of its limiter; nil when it delays no request any more.
 local function open_by(algorithm, gate, rule)
   gate.now = call.now
   gate.period, gate.count, gate.most = 0, 1, 1
@@ -71,14 +62,12 @@ function M.read(algorithm, key, value, rule)
   return gate, raw
 end
 
--- `algorithm.earliest` for a limiter with this gate
 function M.earliest(gate, algorithm, open, from, cost)
   local at = max(gate.stop + time_of_all(gate, cost - 1) - gate.now, from)
   local earliest, start = algorithm.earliest(open, min(at, MAX_BUDGET), cost)
   return max(earliest, at), start
 end
 
--- `algorithm.take` for a limiter with this gate. The grant names the gate.
 function M.take(gate, algorithm, open, start, cost)
   local whole, ticks, born, aux = algorithm.take(open, start, cost)
   gate.spent = min(gate.spent + time(gate, cost), EXACT - 1)
@@ -98,7 +87,6 @@ function M.refund(open, algorithm, ticks, aux, cost)
   return true
 end
 
--- remaining, next, reset_after, paused
 function M.level(gate, algorithm, open)
   local remaining, _, reset_after = algorithm.level(open)
   local room = 0
@@ -107,18 +95,16 @@ function M.level(gate, algorithm, open)
     room = max(floor(room * gate.count / (gate.period * 1000)) + 1, 0)
   end
   local next = M.earliest(gate, algorithm, open, 0, 1)
-  return min(remaining, room), next, max(reset_after, M.ends(gate) - gate.now),
-    max(gate.stop - gate.now, 0)
+  return min(remaining, room), next, max(reset_after, M.ends(gate) - gate.now), max(gate.stop - gate.now, 0)
 end
 
--- Tells all gateways that a limiter is paused for `left` µs. A refused PUBLISH must not end the script after other keys
--- were written: the gateways learn the pause from the next decision.
+-- Tells all gateways that a limiter is paused for `left` µs, or that its next slot is `free` then. A refused PUBLISH must not end the
+-- script after other keys were written: the gateways learn it from the next decision.
 function M.publish(key, left, status)
-  redis.pcall('PUBLISH', 'paceway:call:pauses' .. call.database, format('%s %.0f %d', key, left, status))
+  redis.pcall('PUBLISH', 'paceway:call:pauses' .. call.database, format('%s %.0f %s', key, left, status))
 end
 
--- Pauses a limiter for `span` µs. A pause that ends earlier than the present one changes nothing. One that does not empty
--- the limiter (0) says nothing about its level.
+-- Pauses a limiter for `span` µs. One that does not empty the limiter (0) says nothing about its level.
 function M.pause(state, span, status, empties)
   local algorithm, is_open, stop = state.algorithm, state.open, call.now + span
   if algorithm.pause then
@@ -132,7 +118,6 @@ function M.pause(state, span, status, empties)
       gate.period, gate.count = algorithm.ramp(is_open.rule)
       gate.spent = min(time(gate, algorithm.promised_after(is_open, stop - 1)), EXACT - 1)
     end
-    -- Permits that were granted for instants after the later end keep their slots.
     if old then gate.spent = max(old.spent - (stop - old.stop) * 1000, gate.spent) end
     gate = open_by(algorithm, gate, is_open.rule)
     if not gate then return end

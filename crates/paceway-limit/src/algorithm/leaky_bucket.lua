@@ -1,15 +1,14 @@
--- Leaky bucket as a queue: a constant outflow, one permit at a time. Twin of leaky_bucket.rs, which
--- explains the rule: same names, same order, same arithmetic. Pure: no redis.call.
+-- Leaky bucket as a queue: a constant outflow, one permit at a time. Twin of leaky_bucket.rs, which explains the rule.
 --
--- A rule is { kind, per, den, most, saved, longest_wait }: the last is in µs, nil without a bound, and is also in the open
--- state. States are those of timeline.lua.
+-- A rule is { kind, per, den, most, saved, longest_wait }: the last is in µs, nil without a bound, and is also in the open state.
+-- States are those of timeline.lua.
 
 local common, holes, timeline = require 'common', require 'timeline.holes', require 'timeline'
 local floor = math.floor
 
 local M = {
   kind = 76, lease = false, born_at = timeline.BORN_AT,
-  write = timeline.write, used_up = timeline.used_up, take = timeline.take, refund = holes.refund,
+  lasts = timeline.reset_after, write = timeline.write, used_up = timeline.used_up, take = timeline.take, refund = holes.refund,
 }
 
 function M.rule(text, from)
@@ -31,7 +30,6 @@ function M.earliest(open, from, cost)
   return at > from and at or from, start
 end
 
--- remaining, next, reset_after
 function M.level(open)
   local next = M.earliest(open, 0, 1)
   return next == 0 and 1 or 0, next, timeline.reset_after(open)

@@ -13,7 +13,6 @@ local numbers, n, texts = {}, 0, nil
 -- The forms of replies by their lengths, of the usual ones.
 local forms, USUAL = {}, 128
 
--- Begins the reply of a call at the instant `now`.
 function M.begin(now)
   n, texts = 1, nil
   numbers[1] = now
@@ -62,7 +61,6 @@ function M.push_decision(code, at, retry_after, bound, remaining, next, reset_af
   return first + 2
 end
 
--- The outcome of `decide`.
 function M.push_decided(wants, at, retry_after, bound, parts, deadline, ask_after)
   local place
   if parts and at == 0 and #wants > 1 then
@@ -76,28 +74,18 @@ function M.push_decided(wants, at, retry_after, bound, parts, deadline, ask_afte
   return place
 end
 
--- Replaces a number of the reply.
 function M.replace(place, number) numbers[place] = number end
 
 -- The reply, with the epoch if the gateway does not know it.
 function M.finish(new_epoch)
-  local told
-  if n <= MOST then
-    local form = forms[n]
-    if not form then
-      form = '<' .. rep('d', n)
-      if n <= USUAL then forms[n] = form end
-    end
-    told = pack(form, unpack(numbers, 1, n))
-  else
-    local parts = {}
-    for first = 1, n, MOST do
-      local last = first + MOST - 1 < n and first + MOST - 1 or n
-      parts[#parts + 1] = pack('<' .. rep('d', last - first + 1), unpack(numbers, first, last))
-    end
-    told = table.concat(parts)
-    numbers = {}
+  local told, last = '', n
+  for first = n - (n - 1) % MOST, 1, -MOST do
+    local count = last - first + 1
+    local form = forms[count] or '<' .. rep('d', count)
+    if n <= USUAL then forms[n] = form end
+    told, last = pack(form, unpack(numbers, first, last)) .. told, first - 1
   end
+  if n > MOST then numbers = {} end
   if not new_epoch and not texts then return told end
   texts = texts or {}
   table.insert(texts, 1, told)

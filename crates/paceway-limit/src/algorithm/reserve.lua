@@ -1,30 +1,20 @@
--- The loop over a request's limiters: all of them are charged at one common instant, or none is. Twin of
--- reserve.rs.
+-- The loop over a request's limiters: all of them are charged at one common instant, or none is. Twin of reserve.rs.
 --
--- A want is what a request wants of one limiter:
---   state, cost, enforce
---   is_permits   whether the limiter enforces permits of a rate
---   start        where its permits begin, as `earliest` answered
---   turn         of a request that takes turns: class, weight, tenant
---   free         whether the limiter has a concurrency permit for it, as `concurrent` found
+-- A want is what a request wants of one limiter: its state, cost and `enforce`; `is_permits`, whether it enforces permits of a rate;
+-- `start`, where they begin; `turn` (class, weight, tenant); and `free`, whether it has a concurrency permit for it.
 
 local call, common, states = require 'call', require 'common', require 'state'
 local M = {}
 
 local MAX_BUDGET, max, min, earliest_of = common.MAX_BUDGET, math.max, math.min, states.earliest
--- The wait that a request without a concurrency permit is advised: the time at which one becomes free is
--- unknown.
 local RETRY = 1000000
--- A request that is granted a concurrency permit keeps it while it waits for rate permits, if that wait is at
--- most this long, µs.
 local KEPT = 500000
 
--- The first instant from `from` on at which all enforcing rate limiters can grant, and the limiter that made
--- it so late.
 local function common_instant(wants, from)
-  local at, bound, enforcing = from, 1, 0
+  local at, bound, enforcing, has_queue = from, 1, 0, nil
   for i = 1, #wants do
-    if wants[i].is_permits then enforcing = enforcing + 1 end
+    local want = wants[i]
+    if want.is_permits then enforcing, has_queue = enforcing + 1, has_queue or want.state.open.longest_wait end
   end
   repeat
     local later = false
@@ -37,11 +27,9 @@ local function common_instant(wants, from)
       end
     end
   until not later or enforcing <= 1
-  return at, bound
+  return at, bound, has_queue
 end
 
--- By how much a request that comes at `from` would wait longer in this limiter alone than its queue allows,
--- µs. The wait for the end of a pause is no wait in the queue.
 local function excess(want, from)
   local open = want.state.open
   local longest = open.longest_wait
@@ -52,8 +40,6 @@ local function excess(want, from)
   return 0
 end
 
--- The first instant from `retry_after` on at which no queue is too long for the request and which is within
--- the budget, and the limiter that made it so late: `bound` when none did.
 local function fitting_all_queues(wants, budget, retry_after, bound)
   while true do
     local before = retry_after
@@ -67,23 +53,16 @@ local function fitting_all_queues(wants, budget, retry_after, bound)
   end
 end
 
--- Whether every concurrency limiter has a free permit: true; or the want that has none and, when it may wait
--- for one, until when and when to ask again; else the wait until the next try. A paused limiter has no free
--- permit, not even for a request that was notified.
+-- Whether every concurrency limiter has a free permit: true; or the want that has none and, when it may wait for one, until when and
+-- when to ask again; else the wait until the next try.
 local function concurrent(wants, budget, at, ticket)
   local taken
   for i = 1, #wants do
     local want = wants[i]
-    if want.enforce and want.state.algorithm.lease then
-      local algorithm, open = want.state.algorithm, want.state.open
-      if open.gate then
-        -- A request that waits in the queue of a paused limiter keeps its place.
-        want.free = algorithm.holds(open, ticket)
-        taken = taken or i
-      else
-        want.free = algorithm.is_free(open, ticket)
-        if not want.free then taken = taken or i end
-      end
+    local algorithm, open = want.state.algorithm, want.state.open
+    if want.enforce and algorithm.lease then
+      want.free = (open.gate and algorithm.holds or algorithm.is_free)(open, ticket)
+      if open.gate or not want.free then taken = taken or i end
     end
   end
   if not taken and at <= KEPT then return true end
@@ -100,7 +79,6 @@ local function concurrent(wants, budget, at, ticket)
   if budget > 0 then deadline, ask_after = algorithm.enqueue(open, ticket, budget, wants[taken].turn) end
   if deadline then return taken, deadline, ask_after end
   if not open.gate then return taken, nil, nil, RETRY end
-  -- It must not be notified when the pause ends: it is refused now.
   algorithm.refund(open, ticket.gateway, ticket.number, ticket.deadline)
   return taken, nil, nil, max(open.gate.stop - call.now, algorithm.has_room(open) and 1 or RETRY)
 end
@@ -139,33 +117,22 @@ end
 -- Returns at, retry_after, bound, parts, deadline, ask_after.
 function M.decide(wants, budget, ticket)
   if budget > MAX_BUDGET then budget = MAX_BUDGET end
-  local at, bound = common_instant(wants, 0)
-  local retry_after, has_queue, has_lease = at > budget and at - budget or 0, false, false
-  for i = 1, #wants do
-    local want = wants[i]
-    if want.enforce then
-      if not want.is_permits then has_lease = true elseif want.state.open.longest_wait then has_queue = true end
-    end
-  end
+  local at, bound, has_queue = common_instant(wants, 0)
+  local retry_after = at > budget and at - budget or 0
   if has_queue then retry_after, bound = fitting_all_queues(wants, budget, retry_after, bound) end
   if retry_after > 0 then return at, retry_after, bound, nil end
   local full, deadline, ask_after, retry = true, nil, nil, nil
-  if ticket and has_lease then full, deadline, ask_after, retry = concurrent(wants, budget, at, ticket) end
+  if ticket then full, deadline, ask_after, retry = concurrent(wants, budget, at, ticket) end
   if full == true then return at, 0, bound, take(wants, at, budget, ticket) end
   return at, deadline and 0 or retry, full, nil, deadline, ask_after
 end
 
--- For a request that no limiter delayed: the rate limiter that has the fewest permits left, among equals the
--- first; and its level.
 function M.tightest(wants)
   local bound, least, next, reset, paused = 1, states.level(wants[1].state, wants[1].enforce)
-  if not wants[1].is_permits then return bound, least, next, reset, paused end
-  for i = 2, #wants do
+  for i = 2, wants[1].is_permits and #wants or 0 do
     if wants[i].is_permits then
       local remaining, its_next, its_reset, its_pause = states.level(wants[i].state, true)
-      if remaining < least then
-        bound, least, next, reset, paused = i, remaining, its_next, its_reset, its_pause
-      end
+      if remaining < least then bound, least, next, reset, paused = i, remaining, its_next, its_reset, its_pause end
     end
   end
   return bound, least, next, reset, paused

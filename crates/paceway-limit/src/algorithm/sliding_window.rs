@@ -30,7 +30,7 @@ use super::{
     auto_rate::{Nanohertz, nanohertz, permits_in, span_of},
     ceil_div,
 };
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use state::{Law, Walk};
 use std::{collections::VecDeque, mem};
 
@@ -65,7 +65,7 @@ pub struct Open {
     rule: SlidingWindow,
     now: Micros,
     state: State,
-    /// The laws that grants of this rule keep because of the other rules in use.
+    /// The rule, and the laws that its grants keep because of the other rules in use.
     laws: SmallVec<[Law; 2]>,
     /// The state as it was read, if this rule differs from the one before.
     before: Option<Box<State>>,
@@ -172,8 +172,8 @@ impl Open {
     /// The instants are the same under every rule.
     pub fn new(state: Option<&mut State>, now: Micros, rule: SlidingWindow) -> Self {
         let mut state = state.map(mem::take).unwrap_or_default();
-        let (mut fresh, mut before, mut laws) = (state.is_past(now), None, SmallVec::new());
-        let law = rule.law();
+        let (mut fresh, mut before, law) = (state.is_past(now), None, rule.law());
+        let mut laws = smallvec![law];
         let is_another = state.closed_by != law || !state.others.is_empty();
         if fresh && is_another && state.last_of_all() + rule.span > now && state.tells(now) {
             // The state is past for the rules that wrote it, and not for this one with its longer window.
@@ -184,11 +184,10 @@ impl Open {
             if state.closed_by != law {
                 before = Some(Box::new(state.clone()));
                 // Under another rule there may be room between the requests that wait.
-                let popped = state.pop_while(|last| last > now);
-                popped.into_iter().for_each(|(at, permits)| state.insert_ahead(at, permits));
+                state.open_end(|last| last > now);
             }
             let others = state.rules().filter(|(other, last)| last + other.span > now);
-            laws = others.flat_map(|(other, _)| law.beside(other)).collect();
+            laws.extend(others.flat_map(|(other, _)| law.beside(other)));
         }
         Self { rule, now, state, laws, before, fresh }
     }
@@ -239,8 +238,7 @@ impl Open {
             }
             room
         };
-        let room = self.laws.iter().map(|law| room(*law)).fold(room(rule.law()), i64::min);
-        room.max(0)
+        self.laws.iter().map(|law| room(*law)).min().unwrap_or_default().max(0)
     }
 }
 
@@ -262,7 +260,6 @@ impl OpenRate for Open {
         at = at.max(state.last());
         // The first entry ahead that is later than `at`, and the number that the first permit at `at` gets.
         let (mut i, mut number) = (0, state.total());
-        let mut walk = Walk::new(state);
         let mut walks: SmallVec<[_; 2]> = self.laws.iter().map(|_| Walk::new(state)).collect();
         loop {
             while let Some((_, permits)) = state.ahead.get(i).filter(|(other, _)| *other <= at) {
@@ -270,16 +267,15 @@ impl OpenRate for Open {
                 i += 1;
             }
             let last = number + cost - 1;
-            let mut full = walk.free(rule.law(), last, self.now);
-            for (law, walk) in self.laws.iter().zip(&mut walks) {
-                full = full.max(walk.free(*law, last, self.now));
-            }
+            let walked = self.laws.iter().zip(&mut walks);
+            let full =
+                walked.map(|(law, walk)| walk.free(*law, last, self.now)).max().unwrap_or(at);
             if full > at {
                 at = full;
                 continue;
             }
-            let laws = std::iter::once(rule.law()).chain(self.laws.iter().copied());
-            match laws.filter_map(|law| self.last_broken(law, i, at, number, cost)).max() {
+            let broken = |law: &Law| self.last_broken(*law, i, at, number, cost);
+            match self.laws.iter().filter_map(broken).max() {
                 Some(broken) => at = broken,
                 None => break,
             }
@@ -329,8 +325,7 @@ impl OpenRate for Open {
             if state.ahead[i].1 == 0 {
                 state.ahead.remove(i);
             }
-            let popped = state.pop_while(|last| last > now && last > at - span);
-            popped.into_iter().for_each(|(at, permits)| state.insert_ahead(at, permits));
+            state.open_end(|last| last > now && last > at - span);
             self.fresh = state.is_past(now);
             return true;
         }

@@ -3,10 +3,12 @@
 -- A state is a table: its key, algorithm, rule and horizon; the number of its first queue key, 0 without turns; `open`, its open
 -- state; and whether it is `dirty` (changed), `has_new_gate`, and whether permits came back to it (`refunded`).
 --
--- An algorithm has `load(state)` and `save(state)` of its own, or all of its state is one short string. Then
--- `read(raw, now, rule)` makes an open state of it, nil of a foreign value; `write(open)` returns the string to keep, nil for none, and
--- for how many µs it matters; `used_up(rule, now, from, to)` is the string of a state that is born now and is full between these
--- instants; `born_at` is the position of the birth in a string.
+-- An algorithm has `load(state)` and `save(state)` of its own, or all of its state is one string, of which the first `piece` bytes are
+-- enough to begin with. Then `read(raw, now, rule, key, skip)` makes an open state of it, nil of a foreign value; `lasts(open)` says
+-- for how many µs it matters, at most 0 if it equals an absent one; `write(open, lasts, gate)` returns the string to keep, nil if it
+-- has changed the one in the key; `used_up(rule, now, from, to)` is the string of a state that is born now and is full between these
+-- instants, unused if those are 0; `born_at` is the position of the birth in a string. `level(open)` returns remaining, next and
+-- reset_after; the other functions are those of `OpenRate` in rate_rule.rs.
 
 local call, common, gates = require 'call', require 'common', require 'gate'
 local M = {}
@@ -15,15 +17,7 @@ local redis, max, byte, unpack_from = redis, math.max, string.byte, struct.unpac
 
 local states, used, count = {}, {}, 0
 
--- Forgets the states of the call before.
 function M.begin() states, used, count = {}, {}, 0 end
-
--- The answer of a command on a key; nil where the key holds a value of another type.
-function M.ask(...)
-  local answer = redis.pcall(...)
-  if type(answer) ~= 'table' or not answer.err then return answer end
-  if not string.find(answer.err, 'WRONGTYPE', 1, true) then error(answer.err, 0) end
-end
 
 -- Whether a state that was born at `born`, or is absent (nil), is lost for a limiter with this horizon: one that trusts the
 -- store has none. A state that is written after a loss was opened after it, and is born then.
@@ -35,16 +29,21 @@ end
 local function load(state)
   local algorithm, key, rule, horizon = state.algorithm, state.key, state.rule, state.horizon
   if algorithm.load then return algorithm.load(state) end
-  local raw, gate = M.ask('GET', key), nil
+  local piece, raw, gate = algorithm.piece
+  if piece then raw = common.ask('GETRANGE', key, 0, gates.SIZE + piece - 1) else raw = common.ask('GET', key) end
   if raw == nil then return nil end
   if raw and byte(raw) == 80 then gate, raw = gates.read(algorithm, key, raw, rule) end
-  local now, lost_at = call.now, call.lost_at
-  local open = algorithm.read(raw, now, rule)
+  -- An absent string has empty pieces.
+  if piece and raw == '' then raw = false end
+  local now, lost_at, skip = call.now, call.lost_at, gate and gates.SIZE or 0
+  local open = algorithm.read(raw, now, rule, key, skip)
   if not open then return nil end
   if lost_at > 0 and M.is_lost(raw and unpack_from('<i8', raw, algorithm.born_at), horizon) then
     -- It is born at the loss if the clock was set back since.
     local born = max(now, lost_at)
-    open = algorithm.read(algorithm.used_up(rule, born, lost_at, lost_at + horizon), now, rule)
+    open = algorithm.read(algorithm.used_up(rule, born, lost_at, lost_at + horizon), now, rule, key, skip)
+    -- The key does not hold it, not even a part.
+    open.whole = true
   end
   open.exists = raw
   if gate then open.gate = gate end
@@ -61,8 +60,7 @@ function M.vacate(state, gate)
   if call.lost_at > 0 and state.horizon >= 0 then
     local _, _, reset_after = algorithm.level(load(state))
     if reset_after > 0 then
-      unused = algorithm.unused and algorithm.unused(rule, now) or algorithm.used_up(rule, now, 0, 0)
-      left = reset_after
+      unused, left = algorithm.used_up(rule, now, 0, 0), reset_after
     end
   end
   if gate then left = max(left, gates.ends(gate) - now) end
@@ -71,20 +69,17 @@ function M.vacate(state, gate)
   return true
 end
 
--- Writes a state that was changed.
 local function store(state)
   local algorithm, open = state.algorithm, state.open
   if algorithm.save then return algorithm.save(state) end
-  local raw, ttl = algorithm.write(open)
-  local gate = open.gate
-  if raw then
-    if gate then
-      raw, ttl = gates.pack(gate) .. raw, max(ttl, gates.ends(gate) - open.now)
-    end
-    redis.call('SET', state.key, raw, 'PX', common.lifetime(ttl))
-  elseif open.exists or gate then
-    M.vacate(state, gate)
+  local lasts, gate, before = algorithm.lasts(open), open.gate, ''
+  if lasts <= 0 then
+    if open.exists or gate then M.vacate(state, gate) end
+    return
   end
+  if gate then lasts, before = max(lasts, gates.ends(gate) - open.now), gates.pack(gate) end
+  local raw = algorithm.write(open, lasts, before)
+  if raw then redis.call('SET', state.key, gate and before .. raw or raw, 'PX', common.lifetime(lasts)) end
 end
 
 function M.save(state)
@@ -127,7 +122,7 @@ function M.open(k, limiter, queue)
   else
     state = {
       key = call.keys[k], algorithm = limiter.algorithm, rule = limiter.rule, horizon = limiter.horizon, queue = queue,
-      open = false, dirty = false, has_new_gate = false, refunded = false,
+      open = false, dirty = false,
     }
     local open, foreign = load(state)
     if not open then return nil, foreign or k end
@@ -144,7 +139,6 @@ function M.drop(k)
   states[k] = nil
 end
 
--- Writes the states that were changed.
 function M.save_all()
   for u = 1, count do
     local state = used[u]
@@ -165,7 +159,6 @@ function M.level(state, enforce)
   return remaining, next, reset_after, paused
 end
 
--- `earliest` of the algorithm for a request that wants `cost` permits.
 function M.earliest(state, enforce, from, cost)
   local algorithm, open = state.algorithm, state.open
   if open.gate and enforce then return gates.earliest(open.gate, algorithm, open, from, cost) end
@@ -178,6 +171,13 @@ function M.take(state, start, cost)
   state.dirty = true
   if open.gate then return gates.take(open.gate, algorithm, open, start, cost) end
   return algorithm.take(open, start, cost)
+end
+
+-- Takes permits for a request that waits for them, and returns the grant as a queue keeps it.
+function M.take_ahead(state, start, cost, wait)
+  local grant = struct.pack('<dddd', M.take(state, start, cost))
+  if state.algorithm.promise then state.algorithm.promise(state.open, wait, start) end
+  return grant
 end
 
 return M

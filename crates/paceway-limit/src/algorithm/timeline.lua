@@ -1,38 +1,22 @@
--- A virtual line of time on which permits own disjoint intervals, reserved ahead. Twin of timeline.rs, which
--- explains it: same names, same order, same arithmetic. Pure: no redis.call.
+-- A virtual line of time on which permits own disjoint intervals, reserved ahead. Twin of timeline.rs, which explains it.
 --
--- An open state is a table, everything in ticks from now:
---   rule   { kind, per, den, most, saved, ... }   the letter of its algorithm, ticks a permit, ticks a µs, the greatest cost,
---          the permits that an idle line grants at once
---   now    µs    of the store's clock
---   born   µs    when the state came into being
---   tail   tick  end of the reserved line
---   credit the permits that came back, and promises (timeline/credit.lua); nil without any
---   holes  { start1, end1, start2, end2, ... }  free intervals before the tail, earliest first
+-- An open state is that of the twin, with the numbers of its pace in `rule`: the `kind` of its algorithm, per, den, most, and
+-- `saved`, the permits that an idle line grants at once. Its holes are { start1, end1, start2, end2, ... }.
 --
--- A stored state: version (1 byte), kind (1 byte), then 8 bytes each, little-endian: per, den, most, tail in
--- µs, its ticks, born, written, if the kind is a small letter the credit, and for each hole its start and end in
--- ticks before the tail. The credit is `moved`, and three pairs that end before they begin: promised and so much more as the
--- gap, mark and so much more as is free, `to` and reach. A gateway of before these pairs takes them for holes that are past.
--- Pace::new keeps every sum below 2^53.
+-- A stored state: what `write` packs, and for each hole its start and end in ticks before the tail. If the kind is a small letter it
+-- has the credit: `moved`, and three pairs that end before they begin: promised and so much more as the gap, mark and so much more as
+-- is free, `to` and reach. A gateway of before these pairs takes them for holes that are past. Pace::new keeps every sum below 2^53.
 
 local common, credits, holes_of = require 'common', require 'timeline.credit', require 'timeline.holes'
 local M = {}
 
-local floor, max, min, pack, unpack_from = math.floor, math.max, math.min, struct.pack, struct.unpack
+local floor, min, pack, unpack_from, clip = math.floor, math.min, struct.pack, struct.unpack, holes_of.clip
 local VERSION, MAX_BUDGET = common.VERSION, common.MAX_BUDGET
-local HEAD, HOLE, MOVED, CREDIT = '<BBi8i8i8i8i8i8i8', '<i8i8', 32, '<i8i8i8i8i8i8i8'
+local HEAD, MOVED, CREDIT = '<BBi8i8i8i8i8i8i8', 32, '<i8i8i8i8i8i8i8'
 local TOKEN_BUCKET = 84
 
 -- Where the birth of a line is in its stored state.
 M.BORN_AT = 43
-
--- `start`, or `from` (µs) when `start` is a µs or more before it.
-local function clip(rule, start, from)
-  from = from * rule.den
-  if start <= from - rule.den then return from end
-  return start
-end
 
 function M.reset_after(open)
   local tail, den = open.tail, open.rule.den
@@ -80,7 +64,6 @@ local function credit_of(raw, whole)
   }, 115
 end
 
--- nil for a value that this version did not write
 function M.read(raw, now, rule)
   local open = { rule = rule, now = now, born = now, tail = 0, holes = {}, exists = false }
   if not raw then return open end
@@ -105,24 +88,13 @@ function M.read(raw, now, rule)
     return open
   end
   open.tail, open.born, open.credit = tail, born, credit
-  local holes = open.holes
-  for at = first, #raw, 16 do
-    local s, e = unpack_from(HOLE, raw, at)
-    s, e = tail - s, tail - e
-    if e - max(s, 1 - rule.den) >= rule.per then
-      holes[#holes + 1] = s
-      holes[#holes + 1] = e
-    end
-  end
+  if first <= #raw then open.holes = holes_of.read_all(raw, first, rule, tail) end
   if credit then credits.tidy(open) end
   return open
 end
 
--- The value to keep and for how many µs it matters; nil when it equals an absent one.
 function M.write(open)
-  local ttl = M.reset_after(open)
-  if ttl <= 0 then return nil end
-  local rule, holes, tail, credit = open.rule, open.holes, open.tail, open.credit
+  local rule, tail, credit = open.rule, open.tail, open.credit
   if credit and credit.moved + credit.free == 0 and credit.promised <= open.now then credit = nil end
   local kind = credit and rule.kind + MOVED or rule.kind
   local whole = open.now + floor(tail / rule.den)
@@ -131,10 +103,8 @@ function M.write(open)
     local promised, mark, to = credit.promised, credit.mark, credit.to
     raw = raw .. pack(CREDIT, credit.moved, promised, promised + credit.gap, mark, mark + credit.free, to, credit.reach)
   end
-  if #holes == 0 then return raw, ttl end
-  local parts = { raw }
-  for i = 1, #holes, 2 do parts[#parts + 1] = pack(HOLE, tail - holes[i], tail - holes[i + 1]) end
-  return table.concat(parts), ttl
+  if #open.holes == 0 then return raw end
+  return holes_of.write(raw, open.holes, 2, tail)
 end
 
 return M

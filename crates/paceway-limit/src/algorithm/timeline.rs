@@ -10,12 +10,12 @@
 
 mod conversion;
 mod credit;
-mod refund;
+mod holes;
 
-use super::{DataLoss, EXACT, Grant, MAX_BUDGET, MAX_HOLES, Micros, ceil_div, gcd};
+use super::{DataLoss, EXACT, Grant, MAX_BUDGET, Micros, ceil_div, gcd};
 use conversion::Conversion;
 use credit::Credit;
-use std::cmp::Reverse;
+pub(super) use holes::drop_shortest_above_bound;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// How dense the line is: a permit costs `per / den` µs.
@@ -285,27 +285,6 @@ impl Timeline {
         Grant { whole, ticks, born: self.born, aux: 0 }
     }
 
-    fn take_interval(&mut self, start: i64, cost: i64) {
-        let (per, end) = (self.pace.per, start + cost * self.pace.per);
-        if let Some(i) = self.holes.iter().position(|(s, e)| *s <= start && end <= *e) {
-            let (hole_start, hole_end) = self.holes.remove(i);
-            if hole_end - end >= per {
-                self.holes.insert(i, (end, hole_end));
-            }
-            // The part of the hole that is past is unusable, and would be dropped when the state is read
-            // again.
-            if self.pace.left(hole_start, start) >= per {
-                self.holes.insert(i, (hole_start, start));
-            }
-        } else {
-            if start - self.tail >= per {
-                self.holes.push((self.tail, start));
-            }
-            self.tail = end;
-        }
-        drop_shortest_above_bound(&mut self.holes, |(start, end)| end - start);
-    }
-
     /// The time until the state equals an absent one, µs; that one also forgets a part of a µs.
     pub(super) fn reset_after(&self) -> Micros {
         let part = i64::from(self.tail.rem_euclid(self.pace.den) != 0);
@@ -323,15 +302,6 @@ impl Timeline {
         let (pace, born, written) = (self.pace, self.born, self.now);
         let credit = self.credit.filter(|credit| credit.is_needed(self.now));
         Some((State { pace, whole, ticks, born, written, credit, holes }, reset_after))
-    }
-}
-
-/// Keeps at most [`MAX_HOLES`] holes: drops the shortest, among equals the last.
-pub(super) fn drop_shortest_above_bound<T>(holes: &mut Vec<T>, length: impl Fn(&T) -> i64) {
-    while holes.len() > MAX_HOLES {
-        let lengths = holes.iter().enumerate().map(|(i, hole)| (length(hole), Reverse(i)));
-        let Some((_, Reverse(shortest))) = lengths.min() else { return };
-        holes.remove(shortest);
     }
 }
 

@@ -1,5 +1,4 @@
--- Token bucket as a generic cell rate algorithm with reservations. Twin of token_bucket.rs, which
--- explains the rule: same names, same order, same arithmetic. Pure: no redis.call.
+-- Token bucket as a generic cell rate algorithm with reservations. Twin of token_bucket.rs, which explains the rule.
 --
 -- A rule is { kind, per, den, most, saved }: most is the burst. States are those of timeline.lua.
 
@@ -8,7 +7,7 @@ local floor, max, min, unpack_from = math.floor, math.max, math.min, struct.unpa
 
 local M = {
   kind = 84, lease = false, names = 'aux', born_at = timeline.BORN_AT,
-  read = timeline.read, write = timeline.write, used_up = timeline.used_up, take = timeline.take,
+  read = timeline.read, lasts = timeline.reset_after, write = timeline.write, used_up = timeline.used_up, take = timeline.take,
 }
 
 function M.rule(text, from)
@@ -24,7 +23,6 @@ function M.earliest(open, from, cost)
   local start = timeline.free(open, from, length)
   local at = -floor(-(start + length - rule.most * rule.per) / rule.den)
   if at <= from then return from, start end
-  -- Permits that came back are granted for now alone.
   local came_back = from == 0 and open.credit and credits.free_in_credit(open, length)
   if came_back then return 0, came_back end
   return at, start
@@ -66,16 +64,13 @@ function M.take_alike(open, cost, requests, least, budgets)
   return admitted
 end
 
--- remaining, next, reset_after
 function M.level(open)
   local rule, holes, remaining = open.rule, open.holes, 0
   local full, per = rule.most * rule.per, rule.per
-  -- after the holes comes what is left from the tail on
   for i = 1, #holes + 1, 2 do
     local s, e = holes[i] or open.tail, holes[i + 1] or full
     if e > full then e = full end
     local past = 1 - rule.den
-    -- one by one from now on, and where not even one fits so, one that ends with the room
     local last = e - (s > past and s or past) >= per and 1 or 0
     local permits = floor((e - (s > -rule.den and s or 0)) / per)
     remaining = remaining + (permits > last and permits or last)

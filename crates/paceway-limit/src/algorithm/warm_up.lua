@@ -1,40 +1,21 @@
--- A rate that rises from cold to full while it is used. Twin of warm_up.rs, which explains the rule: same
--- names, same order, same arithmetic, also where it is not in integers. Pure: no redis.call.
+-- A rate that rises from cold to full while it is used. Twin of warm_up.rs, which explains the rule. The arithmetic is the same where
+-- it is not in integers, too.
 --
--- An open state is a table, everything in ticks from now:
---   rule   { per, den, most, window, factor, ... }   ticks a permit, ticks a µs, the greatest cost, the
---          warm-up in ticks, the cold factor in thousandths; fall, threshold and steep follow from them
---   now    µs    of the store's clock
---   born   µs    when the state came into being
---   tail   tick  end of the reserved line
---   cold   tick  the coldness there
---   holes  { { start, stop, cold }, ... }  free intervals before the tail, earliest first
---
--- A stored state: version (1 byte), kind (1 byte), then 8 bytes each, little-endian: per, den, most, window,
--- factor, tail in µs, its ticks, born, written, cold, and for each hole its start and end in ticks before the
--- tail and its coldness. WarmUp::new keeps every sum below 2^53.
+-- An open state is that of the twin: its rule has the numbers per, den, most, window and factor, and `fall`, `threshold` and
+-- `steep`, which follow from them. Its holes are { start1, end1, cold1, start2, ... }. A stored state: what `write` packs, and for
+-- each hole its start and end in ticks before the tail and its coldness. WarmUp::new keeps every sum below 2^53.
 
-local common = require 'common'
+local common, holes_of = require 'common', require 'timeline.holes'
 local M = { kind = 87, lease = false, born_at = 59 }
 
-local ceil, floor, max, min, insert, remove = math.ceil, math.floor, math.max, math.min, table.insert, table.remove
+local ceil, floor, max, min, clip = math.ceil, math.floor, math.max, math.min, holes_of.clip
 local VERSION, MAX_BUDGET, ceil_div = common.VERSION, common.MAX_BUDGET, common.ceil_div
 
-local HEAD, HOLE = '<BBi8i8i8i8i8i8i8i8i8i8', '<i8i8i8'
+local HEAD, WIDTH = '<BBi8i8i8i8i8i8i8i8i8i8', 3
+
 function M.used_up(rule, now, _, to)
-  return struct.pack(
-    HEAD, VERSION, M.kind, rule.per, rule.den, rule.most, rule.window, rule.factor,
-    to, 0, now, now, rule.window)
+  return struct.pack(HEAD, VERSION, M.kind, rule.per, rule.den, rule.most, rule.window, rule.factor, to, 0, now, now, rule.window)
 end
-
--- As in timeline.lua.
-local function clip(rule, start, from)
-  from = from * rule.den
-  if start <= from - rule.den then return from end
-  return start
-end
-
-local function slack_of(rule) return min(2 * rule.den + 2, floor(rule.per / 4)) end
 
 local function absolute(rule, now, tick) return now + floor(tick / rule.den), tick % rule.den end
 
@@ -46,9 +27,7 @@ local function with_curve(rule)
   return rule
 end
 
-local function far(rule)
-  return floor((rule.most * rule.per + rule.window) / rule.den) + 2 * MAX_BUDGET
-end
+local function far(rule) return floor((rule.most * rule.per + rule.window) / rule.den) + 2 * MAX_BUDGET end
 
 local function spend(rule, cold, cost)
   local stable = cost * rule.per
@@ -71,17 +50,17 @@ local function coldness_after(rule, cold, busy, was, is)
   return max(min(shifted, rule.window), 0)
 end
 
-local function span(hole) return hole.stop - hole.start end
-
-local function stop_of(rule, hole, start, cost)
-  local length = spend(rule, idle(rule, hole.cold, start - hole.start), cost)
+local function stop_of(rule, hole_start, cold, start, cost)
+  local length = spend(rule, idle(rule, cold, start - hole_start), cost)
   return start + length
 end
 
-local function place(rule, hole, from, cost)
-  local start = clip(rule, hole.start, from)
-  if stop_of(rule, hole, start, cost) <= hole.stop then return start end
+local function place(rule, hole_start, stop, cold, from, cost)
+  local start = clip(rule, hole_start, from)
+  if stop_of(rule, hole_start, cold, start, cost) <= stop then return start end
 end
+
+local function is_usable(rule, start, stop, cold) return place(rule, start, stop, cold, 0, 1) ~= nil end
 
 local function reset_after(open)
   local den = open.rule.den
@@ -92,29 +71,16 @@ end
 
 local function spread(open, first, stop, was, is)
   local rule, holes = open.rule, open.holes
-  for i = first, #holes do
-    local hole = holes[i]
-    local cold = coldness_after(rule, hole.cold, hole.start - stop, was, is)
-    was, is = idle(rule, hole.cold, span(hole)), idle(rule, cold, span(hole))
-    hole.cold, stop = cold, hole.stop
+  for i = first, #holes, WIDTH do
+    local length, before = holes[i + 1] - holes[i], holes[i + 2]
+    local cold = coldness_after(rule, before, holes[i] - stop, was, is)
+    was, is = idle(rule, before, length), idle(rule, cold, length)
+    holes[i + 2], stop = cold, holes[i + 1]
   end
   open.cold = coldness_after(rule, open.cold, open.tail - stop, was, is)
 end
 
-local function tidy(open)
-  local kept = {}
-  for _, hole in ipairs(open.holes) do
-    if place(open.rule, hole, 0, 1) then kept[#kept + 1] = hole end
-  end
-  while #kept > common.MAX_HOLES do
-    local shortest = 1
-    for i, hole in ipairs(kept) do
-      if span(hole) <= span(kept[shortest]) then shortest = i end
-    end
-    remove(kept, shortest)
-  end
-  open.holes = kept
-end
+local function tidy(open) holes_of.tidy(open, WIDTH, is_usable) end
 
 local function converted(tail, cold, old, new)
   cold = idle(old, cold, max(-tail, 0))
@@ -131,30 +97,28 @@ function M.rule(text, from)
 end
 
 local function same(a, b)
-  return a.per == b.per and a.den == b.den and a.most == b.most and a.window == b.window
-    and a.factor == b.factor
+  return a.per == b.per and a.den == b.den and a.most == b.most and a.window == b.window and a.factor == b.factor
 end
 
 local function convert_holes(holes, raw, tail, old, new)
   local free_from = -math.huge
   for at = 83, #raw, 24 do
-    local s, e, c = struct.unpack(HOLE, raw, at)
+    local s, e, c = struct.unpack('<i8i8i8', raw, at)
     local after = floor(e / old.per * new.per)
     if after < tail then
       local length = ceil((s - e) / old.per * new.per)
       length = min(length, tail - after + new.window)
       local start = max(tail - after - length, free_from)
       local cold = min(ceil(c / old.window * new.window), new.window)
-      local hole = { start = start, stop = start + length, cold = cold }
-      if hole.stop <= tail and place(new, hole, 0, 1) then
-        holes[#holes + 1] = hole
-        free_from = hole.stop
+      local stop = start + length
+      if stop <= tail and is_usable(new, start, stop, cold) then
+        holes_of.insert(holes, #holes + 1, start, stop, cold)
+        free_from = stop
       end
     end
   end
 end
 
--- nil for a value that this version did not write
 function M.read(raw, now, rule)
   local open = { rule = rule, now = now, born = now, tail = 0, cold = rule.window, holes = {} }
   if not raw then return open end
@@ -181,18 +145,14 @@ function M.read(raw, now, rule)
     return open
   end
   open.tail, open.cold, open.born = tail, cold, born
-  for at = 83, #raw, 24 do
-    local s, e, c = struct.unpack(HOLE, raw, at)
-    local hole = { start = tail - s, stop = tail - e, cold = c }
-    if place(rule, hole, 0, 1) then open.holes[#open.holes + 1] = hole end
-  end
+  open.holes = holes_of.read(raw, 83, WIDTH, rule, tail, is_usable)
   return open
 end
 
 function M.earliest(open, from, cost)
-  local rule, start = open.rule, nil
-  for _, hole in ipairs(open.holes) do
-    start = place(rule, hole, from, cost)
+  local rule, holes, start = open.rule, open.holes, nil
+  for i = 1, #holes, WIDTH do
+    start = place(rule, holes[i], holes[i + 1], holes[i + 2], from, cost)
     if start then break end
   end
   start = start or clip(rule, open.tail, from)
@@ -200,26 +160,19 @@ function M.earliest(open, from, cost)
 end
 
 function M.take(open, start, cost)
-  local rule, holes = open.rule, open.holes
-  local found
-  for i, hole in ipairs(holes) do
-    if hole.start <= start and stop_of(rule, hole, start, cost) <= hole.stop then
-      found = i
-      break
-    end
-  end
-  local aux
-  if found then
-    local hole = remove(holes, found)
-    aux = idle(rule, hole.cold, start - hole.start)
+  local rule, holes, i, aux = open.rule, open.holes, 1
+  while i <= #holes and (holes[i] > start or stop_of(rule, holes[i], holes[i + 2], start, cost) > holes[i + 1]) do i = i + WIDTH end
+  if i <= #holes then
+    local hole_start, stop, hole_cold = holes[i], holes[i + 1], holes[i + 2]
+    holes_of.remove(holes, i, WIDTH)
+    aux = idle(rule, hole_cold, start - hole_start)
     local length, cold = spend(rule, aux, cost)
-    local rest = { start = start + length, stop = hole.stop, cold = cold }
-    spread(open, found, hole.stop, idle(rule, hole.cold, span(hole)), idle(rule, cold, span(rest)))
-    insert(holes, found, rest)
-    insert(holes, found, { start = hole.start, stop = start, cold = hole.cold })
+    local rest = start + length
+    spread(open, i, stop, idle(rule, hole_cold, stop - hole_start), idle(rule, cold, stop - rest))
+    holes_of.insert(holes, i, rest, stop, cold)
+    holes_of.insert(holes, i, hole_start, start, hole_cold)
   else
-    local gap = { start = open.tail, stop = start, cold = open.cold }
-    if place(rule, gap, 0, 1) then holes[#holes + 1] = gap end
+    if is_usable(rule, open.tail, start, open.cold) then holes_of.insert(holes, i, open.tail, start, open.cold) end
     aux = idle(rule, open.cold, start - open.tail)
     local length, cold = spend(rule, aux, cost)
     open.tail, open.cold = start + length, cold
@@ -236,66 +189,40 @@ function M.refund(open, whole, ticks, born, aux, cost)
   local length, left = spend(rule, cold, cost)
   local stop = start + length
   if born ~= open.born or stop > open.tail then return false end
-  local slack = slack_of(rule)
-  if open.tail - stop <= slack then
-    open.tail, open.cold = start, max(min(cold + open.cold - left, rule.window), 0)
-    if #holes > 0 and holes[#holes].stop + slack >= start then
-      local hole = remove(holes)
-      open.tail, open.cold = hole.start, hole.cold
-    end
+  if open.tail - stop <= holes_of.slack(rule) then
+    open.cold = max(min(cold + open.cold - left, rule.window), 0)
+    open.cold = holes_of.move_back(open, start, WIDTH) or open.cold
     if reset_after(open) == 0 then
       open.tail, open.cold, open.born, open.holes = 0, rule.window, open.now, {}
     end
     return true
   end
-  if not place(rule, { start = start, stop = stop, cold = cold }, 0, 1) then return false end
-  local at = #holes + 1
-  for i, hole in ipairs(holes) do
-    if hole.start >= start then
-      at = i
-      break
-    end
-  end
-  local before, after = holes[at - 1], holes[at]
-  if (before and before.stop > start + slack) or (after and after.start < stop - slack) then return false end
-  if before then start = max(start, before.stop) end
-  if after then stop = min(stop, after.start) end
-  local joins = before and before.stop == start
-  if joins then cold = idle(rule, before.cold, span(before)) end
+  local at, first, last
+  if is_usable(rule, start, stop, cold) then at, first, last = holes_of.gap(open, start, stop, WIDTH) end
+  if not at then return false end
+  -- A hole that ends where this one begins becomes a part of it.
+  if holes[at - 2] == first then cold = idle(rule, holes[at - 1], first - holes[at - WIDTH]) end
   local _, cold_after = spend(rule, cold, cost)
-  spread(open, at, stop, cold_after, idle(rule, cold, length))
-  local hole = { start = start, stop = stop, cold = cold }
-  insert(holes, at, hole)
-  if after and after.start == stop then
-    hole.stop = after.stop
-    remove(holes, at + 1)
-  end
-  if joins then
-    before.stop = hole.stop
-    remove(holes, at)
-  end
+  spread(open, at, last, cold_after, idle(rule, cold, length))
+  holes_of.join(holes, at, first, last, WIDTH, cold)
   tidy(open)
   return true
 end
 
--- remaining, next, reset_after
 function M.level(open)
   local next = M.earliest(open, 0, 1)
   return next == 0 and 1 or 0, next, reset_after(open)
 end
 
--- the value to keep and for how many µs it matters; nil when it equals an absent one
+M.lasts = reset_after
+
 function M.write(open)
-  local ttl = reset_after(open)
-  if ttl <= 0 then return nil end
   local rule = open.rule
   local whole, ticks = absolute(rule, open.now, open.tail)
-  local parts = { struct.pack(
+  local raw = struct.pack(
     HEAD, VERSION, M.kind, rule.per, rule.den, rule.most, rule.window, rule.factor,
-    whole, ticks, open.born, open.now, open.cold) }
-  for i, hole in ipairs(open.holes) do
-    parts[i + 1] = struct.pack(HOLE, open.tail - hole.start, open.tail - hole.stop, hole.cold)
-  end
-  return table.concat(parts), ttl
+    whole, ticks, open.born, open.now, open.cold)
+  return holes_of.write(raw, open.holes, WIDTH, open.tail)
 end
+
 return M

@@ -21,7 +21,6 @@ local function forget(q, id)
   stored.settle(q)
 end
 
--- Adds a request that waits until `deadline`.
 function M.add(q, number, ticket, deadline, turn)
   stored.begin(q)
   q.len, q.changed = q.len + 1, true
@@ -32,18 +31,16 @@ function M.add(q, number, ticket, deadline, turn)
   stored.keep_until(q, deadline)
 end
 
--- Whether this request has a turn.
 function M.has(q, number) return q.len > 0 and stored.request(q, stored.id(number)) ~= nil end
 
 -- The number and the record of the request whose turn it is; nil if none has one.
 function M.first(q)
   if q.len == 0 then return nil end
-  local class, started = turns.firsts(q)
-  local tenant = started[1] and stored.tenant(q, class, string.sub(started[1], 2))
+  local member = turns.firsts(q)[1]
+  local tenant = member and stored.tenant(q, member)
   if tenant then return tenant.head, stored.request(q, stored.id(tenant.head)) end
 end
 
--- Removes a request, and counts a permit for its tenant if it `is_served`.
 function M.remove(q, number, is_served)
   local id = stored.id(number)
   local it = q.len > 0 and stored.request(q, id)

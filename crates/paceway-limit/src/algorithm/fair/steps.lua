@@ -1,15 +1,13 @@
 -- The steps of requests that take turns at a limiter. Twin of store/memory/turns.rs.
 
-local adjust, bookings, call, common = require 'reserve.adjust', require 'fair.bookings', require 'call', require 'common'
-local confirm, free_permits, gone = require 'fair.queue.confirm', require 'fair.queue.free_permits', require 'fair.queue.gone'
-local queue, replies, reserve = require 'fair.queue', require 'replies', require 'reserve'
-local slots, states, stored, turns = require 'fair.queue.slots', require 'state', require 'fair.stored', require 'fair.turns'
+local adjust, bookings, call, common = require 'reserve.adjust', require 'fair.queue.bookings', require 'call', require 'common'
+local free_permits, queue, replies = require 'fair.queue.free_permits', require 'fair.queue', require 'replies'
+local reserve, states, stored, turns = require 'reserve', require 'state', require 'fair.stored', require 'fair.turns'
 local M = {}
 
 local pack, unpack, unpack_from = struct.pack, unpack, struct.unpack
 local GRANT = '<dddd'
 
--- The text by which requests are alike: the cost at the queue's limiter, and the costs and keys of the other limiters.
 local function like_of(wants, at)
   local cost = wants[at].cost
   local like = cost == 1 and '1' or string.format('%.0f', cost)
@@ -42,11 +40,6 @@ local function refund_to(wants, q)
   end
 end
 
--- Refunds the permits of bookings that have lapsed.
-local function lapse(q, want)
-  bookings.lapse(q, function(cost, grant) adjust.refund(want.state, cost, unpack_from(GRANT, grant)) end)
-end
-
 -- The queue of the limiter of want `at`, and nil where its key holds a foreign value. It notes until when a limiter of the
 -- requests is paused, 0 if none is: no request is given a slot before that.
 local function open(wants, at, fields)
@@ -66,10 +59,10 @@ local function open(wants, at, fields)
 end
 
 -- After a step the requests with the last slots get free permits, and nothing is kept of a queue in which none waits.
-local function settle(q, want)
-  if q.room ~= 0 then free_permits(q, want.state) end
+local function settle(q, state)
+  if q.room ~= 0 then free_permits(q, state) end
   if q.len > 0 then return end
-  if q.booked > 0 then lapse(q, want) end
+  bookings.lapse(q, state)
   stored.settle(q)
 end
 
@@ -93,35 +86,27 @@ local function push_place(wants, at, wait, number, parts)
   end
 end
 
--- Decides a request that takes its turn at the limiter of want `at`.
 function M.decide(wants, at, newcomer, budget, ticket)
   local own, cost = wants[at].state, wants[at].cost
-  local fields = { 't' .. stored.CLASSES[newcomer.class] .. newcomer.tenant, 'g' .. stored.id(newcomer.gateway) }
+  local fields = { 't' .. stored.member(newcomer.class, newcomer.tenant), 'g' .. stored.id(newcomer.gateway) }
   local q = open(wants, at, fields)
   if not q then return end
   if budget > common.MAX_BUDGET then budget = common.MAX_BUDGET end
-  gone.forget_overdue(q)
-  if q.booked > 0 then lapse(q, wants[at]) end
+  queue.forget_overdue(q)
+  if q.booked > 0 then bookings.lapse(q, own) end
   if q.room ~= 0 then free_permits(q, own) end
   local most = budget > 0 and queue.is_full(q) and 0 or budget
   newcomer.deadline, newcomer.like, newcomer.cost = call.now + budget, like_of(wants, at), cost
-  if q.booked > 0 then
-    bookings.claim(q, newcomer.deadline, newcomer, function(booked, grant)
-      adjust.refund(own, booked, unpack_from(GRANT, grant))
-    end)
-  end
+  if q.booked > 0 then bookings.claim(q, own, newcomer) end
   local chain
   local first, retry_after, bound, parts, deadline, ask_after = reserve.decide(wants, most, ticket)
   local is_too_late = not parts and first > most and most > 0 and not has_lease(wants)
   if is_too_late then
     -- Other requests make room for it.
-    local moved, limit = slots.chain(q, newcomer.deadline, newcomer.like, call.now + first, {})
+    local moved, limit = queue.chain(q, newcomer.deadline, newcomer.like, call.now + first, {})
     if moved then
-      local again, its_retry, its_bound, its_parts, its_deadline, its_ask = reserve.decide(wants, limit - call.now, ticket)
-      if its_parts then
-        chain, first, retry_after, bound, parts = moved, again, its_retry, its_bound, its_parts
-        deadline, ask_after = its_deadline, its_ask
-      end
+      local again, _, its_bound, its_parts = reserve.decide(wants, limit - call.now, ticket)
+      if its_parts then chain, first, retry_after, bound, parts = moved, again, 0, its_bound, its_parts end
     end
   end
   if parts and first > 0 then
@@ -137,28 +122,26 @@ function M.decide(wants, at, newcomer, budget, ticket)
   else
     local place = replies.push_decided(wants, first, retry_after, bound, parts, deadline, ask_after)
     local is_its_own = is_too_late and not parts and bound == at and not own.open.gate
-    if is_its_own and slots.has_cheaper(q, newcomer.deadline, cost) then
+    if is_its_own and queue.has_cheaper(q, newcomer.deadline, cost) then
       local back = bookings.book(q, own, newcomer, budget, retry_after)
       if back then replies.replace(place, back) end
     end
   end
-  settle(q, wants[at])
+  settle(q, wants[at].state)
 end
 
--- Opens the queue in which a request of this number waits.
 local function open_for(wants, at, number)
   local id = stored.id(number)
   local q = open(wants, at, { 'r' .. id, 'n' .. id, 'p' .. id })
-  if q and q.booked > 0 then lapse(q, wants[at]) end
+  if q then bookings.lapse(q, wants[at].state) end
   return q, id
 end
 
--- Decides whether a request with this place is sent in its slot or yields it.
 function M.confirm(wants, at, number)
   local q, id = open_for(wants, at, number)
   if not q then return end
-  local slot, grants = confirm(q, id, refund_to(wants, q))
-  settle(q, wants[at])
+  local slot, grants = queue.confirm(q, id, refund_to(wants, q))
+  settle(q, wants[at].state)
   if slot and not grants then
     -- It may have moved up since.
     local it = stored.request(q, id)
@@ -173,19 +156,17 @@ function M.confirm(wants, at, number)
   for w = 1, #wants do replies.push_part(parts[w] or { -1, 0, 0, 0, 0 }) end
 end
 
--- Removes a request from the queue.
 function M.leave(wants, at, number)
   local q, id = open_for(wants, at, number)
   if not q then return end
   local it = stored.request(q, id)
-  if it then slots.leave(q, id, it, refund_to(wants, q)) end
+  if it then queue.leave(q, id, it, refund_to(wants, q)) end
   -- If no request leaves, permits have come back to the limiter.
   if number == 0 and q.len > 0 then q.room, q.changed = 1, true end
   replies.push(it and 1 or 0)
-  settle(q, wants[at])
+  settle(q, wants[at].state)
 end
 
--- The tenants of a limiter.
 function M.tenants(k, horizon)
   local q = queue.open(k, horizon, {})
   if not q then return replies.push_foreign(k) end

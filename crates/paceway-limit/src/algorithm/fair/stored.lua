@@ -1,15 +1,10 @@
 -- The queue of requests that take turns at a limiter, as Redis keeps it. Decides nothing: turns.lua and queue.lua do.
 --
---   KEY#queue  a hash, whose numbers are doubles:
---     m            version (1 byte), born, last number, requests that wait, a lower bound of the first slot, the instant at
---                  which the keys expire, when requests of dead gateways are looked for; for each priority the virtual
---                  time, the weight, the permits of others that passed, the tenants, a lower bound of the first later start;
---                  the bookings, a lower bound of when the first lapses, the slot of the last one, and whether permits
---                  before the last slots may be free
---     b            the bookings: slot, cost, class (a byte), tenant and alike (each after 2 bytes of length), the grant
---     t CLASS NAME a tenant: weight, start, requests that wait, permits granted, the first request and its cost, the last one
---     r ID         a request: gateway, number of its ticket, deadline, slot, cost; class and called (a byte each); tenant and
---                  alike (each after 2 bytes of length); the grants of its slot, four numbers each
+--   KEY#queue  a hash, whose numbers are doubles. Each of its fields is described where it is packed:
+--     m            version (1 byte) and the numbers of the queue and of its three classes (`save`)
+--     b            the bookings (bookings.lua)
+--     t CLASS NAME a tenant
+--     r ID         a request, and the grants of its slot, four numbers each
 --     n ID, p ID   the next request of the same tenant with its cost, and the one before
 --     g GATEWAY    when the last request of the gateway came, and how many of its requests wait
 --   KEY#order  a sorted set: the requests by the instants of their slots, and with negative scores the tenants of each
@@ -26,7 +21,6 @@ local redis, pack, unpack, unpack_from = redis, struct.pack, unpack, struct.unpa
 local VERSION, lifetime = common.VERSION, common.lifetime
 -- The classes of requests in names: Lua writes a number as slowly as it makes three functions.
 local CLASSES = { '1', '2', '3' }
-M.CLASSES = CLASSES
 local META, META_SIZE = '<Bddddddddddddddddddddddddd', 201
 local TENANT, REQUEST = '<ddddddd', '<dddddBBI2c0I2c0'
 -- The keys of a queue live so much longer than its last deadline, so that their end is not set with each request, µs.
@@ -34,7 +28,10 @@ local LIFE = 60000000
 -- Lua passes a few thousand arguments at most.
 local MOST = 1000
 
--- A queue in which no request waits; the hash has nothing that counts.
+-- A queue in which no request waits; the hash has nothing that counts. `first` and `lapse` are lower bounds of the first slot and
+-- of the instant at which the first booking lapses; `next_look` is when requests of dead gateways are looked for, and `room` 1 if
+-- permits before the last slots may be free. Each class has `now`, the virtual time, `passed`, the permits of others that passed it,
+-- and `next`, a lower bound of the first later start.
 local function unused(hash, order)
   return {
     hash = hash, order = order,
@@ -53,7 +50,7 @@ end
 -- The queue of KEYS[k], with these fields read; nil where the key holds a foreign value.
 function M.open(k, horizon, fields)
   local q = unused(call.keys[k], call.keys[k + 1])
-  local values = states.ask('HMGET', q.hash, 'm', unpack(fields))
+  local values = common.ask('HMGET', q.hash, 'm', unpack(fields))
   if not values then return nil end
   local meta = values[1]
   if not meta then return q end
@@ -73,7 +70,9 @@ end
 
 function M.id(number) return pack('>d', number) end
 
--- Reads fields together.
+-- The name of a tenant in a queue.
+function M.member(class, name) return CLASSES[class] .. name end
+
 function M.fetch(q, fields)
   if q.is_bare then return end
   local raw, missing = q.raw, {}
@@ -100,8 +99,7 @@ function M.put(q, field, raw)
   q.raw[field], dirty[#dirty + 1] = raw or false, field
 end
 
-function M.tenant(q, class, name)
-  local member = CLASSES[class] .. name
+function M.tenant(q, member)
   local it = q.tenants[member]
   if it == nil then
     local raw = M.get(q, 't' .. member)
@@ -116,8 +114,7 @@ function M.tenant(q, class, name)
   return it or nil
 end
 
-function M.put_tenant(q, class, name, it)
-  local member = CLASSES[class] .. name
+function M.put_tenant(q, member, it)
   q.tenants[member] = it or false
   M.put(q, 't' .. member, it and pack(TENANT, it.weight, it.start, it.waiting, it.granted, it.head, it.head_cost, it.tail))
 end
@@ -181,26 +178,33 @@ function M.forget(q, id)
   q.len, q.changed = q.len - 1, true
 end
 
--- Writes what is to be set in the order.
-local function sort(q)
-  local scores = q.scores
-  if #scores == 0 then return end
-  redis.call('ZADD', q.order, unpack(scores))
-  q.scores = {}
+-- Calls a command with a list of arguments, which is mostly short.
+local function call_with(command, key, list)
+  local n = #list
+  for from = 1, n, MOST do redis.call(command, key, unpack(list, from, n - from < MOST and n or from + MOST - 1)) end
 end
 
--- Sets the place of a request or of a tenant in the order.
 function M.set_score(q, score, member)
   local scores = q.scores
   local n = #scores
   scores[n + 1], scores[n + 2] = score, member
-  if n >= MOST then sort(q) end
 end
 
--- Calls a command on the order.
+local function sort(q)
+  local scores = q.scores
+  if #scores == 0 then return end
+  call_with('ZADD', q.order, scores)
+  q.scores = {}
+end
+
 function M.ordered(q, command, ...)
   sort(q)
   return redis.call(command, q.order, ...)
+end
+
+function M.remove(q, members)
+  sort(q)
+  call_with('ZREM', q.order, members)
 end
 
 -- Makes room for a queue: the keys may have a value that was lost.
@@ -233,21 +237,13 @@ function M.save(q)
     if value then
       local n = #set
       set[n + 1], set[n + 2] = field, value
-      if n >= MOST then
-        redis.call('HSET', q.hash, unpack(set))
-        set = { 'm', meta }
-      end
     else
-      gone = gone or { nil, nil, nil, nil }
+      gone = gone or {}
       gone[#gone + 1] = field
-      if #gone >= MOST then
-        redis.call('HDEL', q.hash, unpack(gone))
-        gone = nil
-      end
     end
   end
-  redis.call('HSET', q.hash, unpack(set))
-  if gone then redis.call('HDEL', q.hash, unpack(gone)) end
+  call_with('HSET', q.hash, set)
+  if gone then call_with('HDEL', q.hash, gone) end
   if q.until_ms then
     redis.call('PEXPIRE', q.hash, q.until_ms)
     redis.call('PEXPIRE', q.order, q.until_ms)

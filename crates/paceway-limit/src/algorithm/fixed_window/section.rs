@@ -110,10 +110,14 @@ impl Section {
     /// The first instant from `at` on in whose window at most `most` permits are taken.
     pub(super) fn first_room(&self, at: Micros, most: i64) -> Micros {
         let window = self.window(at);
-        match self.first_with_room(window, most) {
-            fit if fit == window => at,
-            fit => fit * self.period,
+        let mut fit = window;
+        for run in &self.runs[self.find(window)..] {
+            if run.first > fit || run.count <= most {
+                break;
+            }
+            fit = run.last + 1;
         }
+        if fit == window { at } else { fit * self.period }
     }
 
     /// The number of the window that contains `instant`.
@@ -130,17 +134,6 @@ impl Section {
     pub(super) fn count(&self, window: i64) -> i64 {
         let run = self.runs.get(self.find(window)).filter(|run| run.first <= window);
         run.map_or(0, |run| run.count)
-    }
-
-    /// The first window from `window` on in which at most `most` permits are taken.
-    pub(super) fn first_with_room(&self, mut window: i64, most: i64) -> i64 {
-        for run in &self.runs[self.find(window)..] {
-            if run.first > window || run.count <= most {
-                break;
-            }
-            window = run.last + 1;
-        }
-        window
     }
 
     /// Whether a grant of `cost` permits under the rule of `period` can be refunded to this section at
@@ -177,26 +170,28 @@ impl Section {
 
     /// Adds `permits` to `window`, or takes them away when negative.
     pub(super) fn add(&mut self, window: i64, permits: i64) {
-        let mut i = self.find(window);
-        if let Some(run) = self.runs.get(i).copied().filter(|run| run.first <= window) {
-            if run.last > window {
-                self.runs.insert(i + 1, Run { first: window + 1, ..run });
-            }
-            if run.first < window {
-                self.runs.insert(i, Run { last: window - 1, ..run });
-                i += 1;
-            }
-            let count = (run.count + permits).min(MOST);
-            self.runs[i] = Run { first: window, last: window, count };
-        } else {
-            self.runs.insert(i, Run { first: window, last: window, count: permits });
+        self.split(window);
+        self.split(window + 1);
+        let i = self.find(window);
+        if self.runs.get(i).is_none_or(|run| run.first > window) {
+            self.runs.insert(i, Run { first: window, last: window, count: 0 });
         }
+        self.runs[i].count = (self.runs[i].count + permits).min(MOST);
         if self.runs[i].count == 0 {
             self.runs.remove(i);
             return;
         }
         self.join(i + 1);
         self.join(i);
+    }
+
+    /// Splits the run that contains `window` and begins before it.
+    fn split(&mut self, window: i64) {
+        let i = self.find(window);
+        if let Some(run) = self.runs.get(i).copied().filter(|run| run.first < window) {
+            self.runs.insert(i, Run { last: window - 1, ..run });
+            self.runs[i + 1].first = window;
+        }
     }
 
     /// Unites run `i` with the one before it when they touch and have the same count.

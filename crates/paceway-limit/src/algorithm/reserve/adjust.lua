@@ -1,23 +1,19 @@
 -- Changes of a level without a request: permits are taken that others used, and permits come back. Twin of adjust.rs,
 -- `refund` in rule.rs and `move_up_at` in store/memory/changes.rs.
 
-local call, common, gates = require 'call', require 'common', require 'gate'
+local common, gates = require 'common', require 'gate'
 local replies, reserve, states = require 'replies', require 'reserve', require 'state'
 local M = {}
 
-local redis, floor = redis, math.floor
--- The most grants by which one step lowers a level.
+local floor = math.floor
 local LOWERINGS = 64
--- The most instants at which one charge fills windows.
 local CHARGES = 16
 local SLIDING_WINDOW, FIXED_WINDOW = 83, 70
 
--- Takes permits for now until at most `most` are left of those that can be taken now.
 function M.lower(state, most)
   if state.algorithm.lease then return end
   for _ = 1, LOWERINGS do
     local cost, start = states.level(state, true) - most, nil
-    -- Permits in several holes are not taken as one grant.
     while not start and cost > 0 do
       local at, its_start = states.earliest(state, true, 0, cost)
       if at <= 0 then start = its_start else cost = floor(cost / 2) end
@@ -27,7 +23,6 @@ function M.lower(state, most)
   end
 end
 
--- Charges permits that were used already, and returns how many of them the state does not take yet.
 function M.charge(state, permits)
   local algorithm, open, left = state.algorithm, state.open, permits
   local is_window = algorithm.kind == SLIDING_WINDOW or algorithm.kind == FIXED_WINDOW
@@ -47,7 +42,6 @@ function M.charge(state, permits)
   return left
 end
 
--- Refunds the permits of a grant.
 function M.refund(state, cost, whole, ticks, born, aux)
   local algorithm, open = state.algorithm, state.open
   local given = algorithm.refund(open, whole, ticks, born, aux, cost)
@@ -76,11 +70,7 @@ function M.move_up(wants, budget, parts)
   if given then at, retry_after, bound, taken = reserve.decide(wants, budget, nil) end
   for w = 1, #wants do
     local state = wants[w].state
-    if taken then
-      state.dirty, state.refunded = true, true
-    else
-      states.undo(state)
-    end
+    if taken then state.dirty, state.refunded = true, true else states.undo(state) end
   end
   if taken then return replies.push_decided(wants, at, retry_after, bound, taken) end
   replies.push_decision(0, 0, 1, 1, states.level(wants[1].state, true))
@@ -106,7 +96,7 @@ function M.publish(state)
   if is_taken(open, next, algorithm) then
     -- In a sliding window the permits of a waiting request may be all that leaves no room for it now.
     if algorithm.kind == SLIDING_WINDOW then next = 0 end
-    redis.pcall('PUBLISH', 'paceway:call:pauses' .. call.database, string.format('%s %.0f free', state.key, next))
+    gates.publish(state.key, next, 'free')
   end
 end
 

@@ -1,38 +1,123 @@
--- Sliding window log with reservations: its state, and the questions that the rule asks about it. Twin of
--- sliding_window/state.rs: same names, same order, same arithmetic. stored.lua reads it from its key and writes it.
---
--- An open state is a table; an instant is µs of the store's clock, permits are numbered from 0 on:
---   rule, now, fresh        as in the twin
---   born floor base span most closed_count closed_span
---   count                   entries of the ring
---   last, total             instant of the last entry, permits up to it
---   ahead                   { at1, permits1, at2, permits2, ... }
---   others                  nil, or { past_count, past_span, count1, span1, last1, 0, count2, ... }: the law of the
---                           permits that are no longer kept, then the other rules in use
---   laws                    nil, or { { count, span }, ... }
---   gone_at, gone           of a state that is past: its last permit, and how many there were
---   skip                    bytes of the stored value ahead of the state: those of its gate
---
--- A stored state: HEAD (version, kind, born, floor, base, last, total, span, most, closed_count, closed_span,
--- lives until, first slot, count, entries ahead, slots of `others`), then slots of 16 bytes: some that are
--- past, the ring from `first` on (instant, permits up to it), the entries ahead (instant, permits), and
--- `others`. A long ring is read and written in pieces: a decision costs the same whatever its count.
+-- Sliding window log with reservations: its open state, and the questions that the rule asks about it. Twin of
+-- sliding_window/state.rs, whose fields it has, and further ones:
+--   count        entries of the ring
+--   last, total  instant of the last entry, permits up to it
+--   ahead        { at1, permits1, at2, permits2, ... }
+--   others       nil, or { past_count, past_span, count1, span1, last1, 0, count2, ... }: the law of the permits that are no longer
+--                kept, then the other rules in use
+--   laws         { rule, { count, span }, ... }: the rule, and what it keeps because of the other rules
+--   gone_at, gone  of a state that is past: its last permit, and how many there were
+--   skip         bytes of the stored value ahead of the state: those of its gate
 
-local common, laws = require 'common', require 'sliding_window.laws'
+local common = require 'common'
 local M = {}
 
-local redis, floor, max, insert, unpack_from = redis, math.floor, math.max, table.insert, struct.unpack
-local EXACT, MAX_HOLES = common.EXACT, common.MAX_HOLES
-local last_of_all = laws.last_of_all
+local redis, floor, max, min, insert, unpack_from = redis, math.floor, math.max, math.min, table.insert, struct.unpack
+local EXACT, MAX_HOLES, ceil_div = common.EXACT, common.MAX_HOLES, common.ceil_div
+local MAX_OTHERS, KNOWN_PAST = 3, 5000000
 
 -- The stored state: the bytes of its head, the form and the bytes of a slot, and the slots that are read at once.
 local HEAD_SIZE, ENTRY, SIZE, CHUNK = 94, '<i8i8', 16, 32
-M.HEAD_SIZE, M.ENTRY, M.SIZE, M.CHUNK, M.KNOWN_PAST = HEAD_SIZE, ENTRY, SIZE, CHUNK, 5000000
+M.HEAD_SIZE, M.ENTRY, M.SIZE, M.CHUNK = HEAD_SIZE, ENTRY, SIZE, CHUNK
+-- The most numbers that a state keeps about other rules.
+M.MAX_NUMBERS = 2 + 4 * MAX_OTHERS
 
--- The instant by which a rule counts `instant`.
 function M.grained(rule, instant)
   if rule.grain == 1 then return instant end
-  return common.ceil_div(instant, rule.grain) * rule.grain
+  return ceil_div(instant, rule.grain) * rule.grain
+end
+
+local function last_of_all(open) return open.ahead[#open.ahead - 1] or open.last end
+M.last_of_all = last_of_all
+
+function M.number(open)
+  local number = open.total
+  for i = 2, #open.ahead, 2 do number = number + open.ahead[i] end
+  return number
+end
+
+-- === more than one rule, while rules change
+
+local function allows(count, own, span, least)
+  local windows = ceil_div(span, own)
+  if windows > floor(EXACT / 8 / count) then return EXACT / 8 end
+  return max(least, windows * count)
+end
+
+local function add_beside(laws, rule, count, span)
+  if span <= rule.span then return end
+  local whole = floor(span / rule.span) * rule.span
+  local in_whole = allows(rule.count, rule.span, whole, count)
+  if in_whole ~= rule.count or whole ~= rule.span then laws[#laws + 1] = { count = in_whole, span = whole } end
+  if whole < span then
+    laws[#laws + 1] = { count = allows(rule.count, rule.span, span, count), span = span }
+  end
+end
+
+function M.tells(open) return last_of_all(open) + open.span + KNOWN_PAST > open.now end
+
+-- Count and span of the law that the permits which are no longer kept obey, for a rule of `span`.
+local function past_of(open, span)
+  local others = open.others
+  if span <= open.span then
+    if others then return others[1], others[2] end
+    return open.closed_count, open.closed_span
+  end
+  local count, least = open.closed_count, open.closed_span
+  for i = 3, others and #others or 0, 4 do
+    count, least = max(count, others[i]), min(least, others[i + 1])
+  end
+  return count, least
+end
+
+function M.use_laws(open)
+  local rule, now, others = open.rule, open.now, open.others
+  local found = { rule }
+  if last_of_all(open) + open.closed_span > now then add_beside(found, rule, open.closed_count, open.closed_span) end
+  for i = 3, others and #others or 0, 4 do
+    local count, span, last = others[i], others[i + 1], others[i + 2]
+    if last + span > now then add_beside(found, rule, count, span) end
+  end
+  open.laws = found
+end
+
+function M.use(open)
+  local rule, now = open.rule, open.now
+  local own_count, own_span = rule.count, rule.span
+  local is_closed = open.closed_count == own_count and open.closed_span == own_span
+  local before = open.others or { 0, 0 }
+  local after = { before[1], before[2] }
+  if open.closed_count > 0 and not is_closed then
+    after[1], after[2] = past_of(open, own_span)
+    after[3], after[4], after[5], after[6] = open.closed_count, open.closed_span, last_of_all(open), 0
+  end
+  for i = 3, #before do after[#after + 1] = before[i] end
+  local longest, kept = max(open.span, own_span), { after[1], after[2] }
+  local span, most = own_span, own_count
+  for i = 3, #after, 4 do
+    local count, other, last = after[i], after[i + 1], after[i + 2]
+    local is_own = count == own_count and other == own_span
+    if not is_own and last + longest > now and #kept < M.MAX_NUMBERS then
+      for j = i, i + 3 do kept[#kept + 1] = after[j] end
+      span, most = max(span, other), max(most, count)
+    end
+  end
+  open.closed_count, open.closed_span, open.span, open.most = own_count, own_span, span, most
+  open.others = #kept > 2 and kept or nil
+end
+
+local function forgotten(open, law, number)
+  local count, span = past_of(open, law.span)
+  local before = number - allows(count, span, law.span, law.count)
+  if before < 0 then return 0 end
+  return open.floor - (ceil_div(open.base - before, count) - 1) * span + law.span
+end
+
+local function room(open, law, x)
+  local count, span = past_of(open, law.span)
+  local later = min(ceil_div(open.floor - x, span), ceil_div(open.base, count))
+  local first = max(open.base - later * count, 0)
+  return min(open.base + law.count, first + allows(count, span, law.span, law.count))
 end
 
 -- === the ring
@@ -81,17 +166,13 @@ local function first_above(open, start, by_number, bound)
   return low
 end
 
--- Whether the state equals an absent one: all windows with its permits are past.
-function M.is_past(open)
-  return last_of_all(open) + open.span <= open.now
-end
+function M.is_past(open) return last_of_all(open) + open.span <= open.now end
 
 function M.find_last(open)
   open.last, open.total = open.floor, open.base
   if open.count > 0 then open.last, open.total = entry(open, open.count - 1) end
 end
 
--- The instant of the permit numbered `j`, which is in the ring.
 local function instant(open, j)
   local start = 0
   local hint = open.hint
@@ -103,7 +184,6 @@ local function instant(open, j)
   return (entry(open, open.hint))
 end
 
--- The number of the first permit that is later than `x`.
 function M.first_after(open, x)
   local i = first_above(open, 0, false, x)
   local first = open.base
@@ -120,10 +200,9 @@ function M.first_after(open, x)
   return first
 end
 
--- The number of the first permit that `law` delays at an instant which is its span after `x`.
 function M.room_under(open, law, x)
   if open.base == 0 or open.floor <= x then return M.first_after(open, x) + law.count end
-  return laws.room(open, law, x)
+  return room(open, law, x)
 end
 
 local function pop(open)
@@ -153,7 +232,6 @@ function M.push(open, at, permits)
   open.count, open.last, open.total = open.count + 1, at, total
 end
 
--- Opens the end of the ring, the last entry first, as far as entries may be kept ahead.
 function M.pop_while(open, is_open)
   local popped = {}
   while #popped + #open.ahead < 2 * MAX_HOLES and open.count > 0 and is_open(open.last) do
@@ -181,7 +259,6 @@ end
 
 -- === what lies ahead
 
--- Moves the entries ahead up to `at` into the ring, and the first ones above MAX_HOLES.
 function M.absorb(open, at)
   local ahead = open.ahead
   local n, until_ = #ahead, 0
@@ -207,7 +284,11 @@ function M.insert_ahead(open, at, permits)
   end
 end
 
--- A walk finds permits of growing numbers, in the ring and ahead of it.
+function M.open_end(open, is_open)
+  local popped = M.pop_while(open, is_open)
+  for i = 1, #popped, 2 do M.insert_ahead(open, popped[i], popped[i + 1]) end
+end
+
 function M.new_walk(open) return { i = 1, number = open.total } end
 
 local function walk_to(open, walk, j)
@@ -220,13 +301,11 @@ local function walk_to(open, walk, j)
   return last_of_all(open)
 end
 
--- The first instant at which `law` allows the permit numbered `number`; the numbers of successive calls do
--- not fall.
 function M.free(open, walk, law, number)
   local before = number - law.count
   if before < open.base then
     if open.base == 0 or open.floor + law.span <= open.now then return 0 end
-    return laws.forgotten(open, law, number)
+    return forgotten(open, law, number)
   end
   return walk_to(open, walk, before) + law.span
 end

@@ -231,6 +231,13 @@ impl State {
         popped
     }
 
+    /// Opens the end of the ring, and keeps its entries ahead: there may be room between them.
+    pub(super) fn open_end(&mut self, open: impl Fn(Micros) -> bool) {
+        for (at, permits) in self.pop_while(open) {
+            self.insert_ahead(at, permits);
+        }
+    }
+
     /// Drops the entries that are past at `now`, and the first ones above `most` entries.
     pub(super) fn prune(&mut self, now: Micros, most: usize) {
         while let Some((at, cum)) = self.ring.front().copied() {

@@ -4,7 +4,6 @@ local common = require 'common'
 
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 
--- The tick of the new line for the tick at which an interval ends on the old one, of a line that is written now.
 local function converted_at(tick, old, new)
   local ahead = tick - old.saved * old.per
   if ahead > 0 then return new.saved * new.per + ahead * new.den / old.den end

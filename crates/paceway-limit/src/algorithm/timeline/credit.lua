@@ -1,6 +1,4 @@
--- Permits that requests reserved and did not use, while others wait for theirs. Twin of timeline/credit.rs, which explains
--- them: same names, same order, same arithmetic.
---
+-- Permits that requests reserved and did not use, while others wait for theirs. Twin of timeline/credit.rs, which explains them.
 -- A credit is { free, to, reach, moved, mark, promised, gap }: `to` is `until` in the twin.
 
 local common, holes_of = require 'common', require 'timeline.holes'
@@ -9,12 +7,13 @@ local M = {}
 local floor, max, min, clamp = math.floor, math.max, math.min, common.clamp
 local FROM_CREDIT, MOST_MOVED = -common.EXACT / 4, common.EXACT / 8
 
+local function none() return { free = 0, to = 0, reach = 0, moved = 0, mark = 0, promised = 0, gap = 0 } end
+
 local function usual_gap(rule)
   local full = rule.most * rule.per
   return max(full - max(rule.per, floor(full / 4)) - rule.den, 0)
 end
 
--- The instant up to which no tick is that of a request that waits.
 local function sent_until(credit, rule, now)
   local gap = usual_gap(rule)
   if credit.promised > now then gap = min(credit.gap, gap) end
@@ -26,7 +25,6 @@ local function ticks_until(open, instant)
   return clamp(instant - open.now, floor(rule.most * rule.per / rule.den) + 2 * common.MAX_BUDGET) * rule.den
 end
 
--- How many ticks from now until an instant the line shows as taken.
 local function taken_until(open, instant)
   local holes = open.holes
   local stop = min(open.tail, ticks_until(open, instant))
@@ -37,8 +35,6 @@ local function taken_until(open, instant)
   return max(taken, 0)
 end
 
--- Drops the credit that is past, moves the rest after what is in use by now, and moves the tail back by it when no request
--- waits.
 function M.tidy(open)
   local rule, now, credit = open.rule, open.now, open.credit
   local ahead = sent_until(credit, rule, now)
@@ -78,12 +74,11 @@ function M.free_in_credit(open, length)
   return 2 * FROM_CREDIT + taken_until(open, credit.to) - credit.free
 end
 
--- Notes that a request with the permits at `start` waits until `at`, µs from now.
 function M.promise(open, at, start)
   local rule, now = open.rule, open.now
   local gap, usual = start - at * rule.den, usual_gap(rule)
   if gap >= usual or start < FROM_CREDIT then return end
-  local credit = open.credit or { free = 0, to = 0, reach = 0, moved = 0, mark = 0, promised = 0, gap = 0 }
+  local credit = open.credit or none()
   open.credit = credit
   if credit.promised <= now then credit.promised, credit.gap = 0, usual end
   credit.promised = max(credit.promised, now + at)
@@ -107,7 +102,6 @@ function M.take(open, start, cost)
   return open.now + floor(start / rule.den), is_credit and -1 - ticks or ticks, open.born, 0
 end
 
--- Returns the last `cost` permits of a grant whose `ticks` are negative, and those of another one as `refund` does.
 function M.settle(open, whole, ticks, born, cost)
   local rule, credit = open.rule, open.credit
   local is_used = ticks < 0
@@ -127,10 +121,8 @@ function M.settle(open, whole, ticks, born, cost)
   if born ~= open.born or stop > open.tail then return false end
   local back = min(stop - start, stop)
   if back < 1 then return false end
-  if not credit then
-    credit = { free = 0, to = 0, reach = 0, moved = 0, mark = 0, promised = 0, gap = 0 }
-    open.credit = credit
-  end
+  credit = credit or none()
+  open.credit = credit
   local free, to = credit.free + back, max(credit.to, sent_until(credit, rule, open.now))
   if free > taken_until(open, to) and is_placed and holes_of.leave_free(open, start, stop) then return true end
   credit.free = free
@@ -138,10 +130,10 @@ function M.settle(open, whole, ticks, born, cost)
   return true
 end
 
--- The part that a line of another pace keeps: the promises up to the latest one, which may lie anywhere by now.
 function M.after_change(credit, old, tail, now)
-  local promised = max(credit and credit.promised or 0, now + common.ceil_div(tail - usual_gap(old), old.den))
-  return promised > now and { free = 0, to = 0, reach = 0, moved = 0, mark = 0, promised = promised, gap = 0 } or nil
+  local kept = none()
+  kept.promised = max(credit and credit.promised or 0, now + common.ceil_div(tail - usual_gap(old), old.den))
+  return kept.promised > now and kept or nil
 end
 
 return M

@@ -1,15 +1,13 @@
--- The turns that refused requests have booked. Twin of queue/bookings.rs, which explains them: same names, same order, same
--- arithmetic.
+-- The turns that refused requests have booked. Twin of bookings.rs, which explains them.
 
-local call, common, stored, turns = require 'call', require 'common', require 'fair.stored', require 'fair.turns'
+local adjust, call, common = require 'reserve.adjust', require 'call', require 'common'
+local states, stored, turns = require 'state', require 'fair.stored', require 'fair.turns'
 local M = {}
 
 local ceil, max, min, pack, unpack_from = math.ceil, math.max, math.min, struct.pack, struct.unpack
-local MAX_BUDGET = common.MAX_BUDGET
 local MAX_BOOKED, LEAST_BUDGET, MARGIN, MOST_AHEAD, TRIES, SECOND = 16, 200000, 1000000, 60000000, 4, 1000000
 local AHEAD, GRANT, BOOKING = 50000, '<dddd', '<ddBI2c0I2c0c32'
 
--- The bookings, in the order in which they were made.
 local function all(q)
   if q.booking_list then return q.booking_list end
   local list, raw, from = {}, q.booked > 0 and stored.get(q, 'b') or '', 1
@@ -35,7 +33,7 @@ local function whole_seconds(span) return max(ceil(span / SECOND), 1) * SECOND e
 
 local function time_of(rule, permits)
   local period, count = rule.per or rule.span or rule.period, rule.den or rule.count
-  return min(ceil(permits * period / count), MAX_BUDGET)
+  return min(ceil(permits * period / count), common.MAX_BUDGET)
 end
 
 local function position(q, whose)
@@ -45,7 +43,6 @@ local function position(q, whose)
   end
 end
 
--- Books a turn for a request that is refused. Returns how much later its caller has to come back.
 function M.book(q, state, refused, budget, retry_after)
   if budget < LEAST_BUDGET or q.booked >= MAX_BOOKED or position(q, refused) then return nil end
   local algorithm, open, cost = state.algorithm, state.open, refused.cost
@@ -57,9 +54,7 @@ function M.book(q, state, refused, budget, retry_after)
     if back > MOST_AHEAD then return nil end
     local wait, start = algorithm.earliest(open, max(least, back + margin), cost)
     if wait <= back + budget then
-      local grant = struct.pack(GRANT, algorithm.take(open, start, cost))
-      if algorithm.promise then algorithm.promise(open, wait, start) end
-      state.dirty = true
+      local grant = states.take_ahead(state, start, cost, wait)
       local list = all(q)
       list[#list + 1] = {
         class = refused.class, tenant = refused.tenant, like = refused.like, at = call.now + wait, grant = grant, cost = cost }
@@ -71,27 +66,26 @@ function M.book(q, state, refused, budget, retry_after)
   end
 end
 
--- Refunds the booking of a request that comes back, if its slot is within the budget.
-function M.claim(q, deadline, whose, refund)
+local function refund(state, it) adjust.refund(state, it.cost, unpack_from(GRANT, it.grant)) end
+
+function M.claim(q, state, whose)
   local i, it = position(q, whose)
-  if not i or it.at > deadline then return end
+  if not i or it.at > whose.deadline then return end
   local list = all(q)
   table.remove(list, i)
   put_all(q, list)
   q.room = 1
-  refund(it.cost, it.grant)
+  refund(state, it)
 end
 
--- Refunds the bookings whose slots come within 50 ms; without waiting requests all of them, because then the limiter has room
--- without them.
-function M.lapse(q, refund)
+function M.lapse(q, state)
   local is_all = q.len == 0
   if q.booked == 0 or not is_all and q.lapse > call.now then return end
   local kept = {}
   q.lapse = math.huge
   for _, it in ipairs(all(q)) do
     if is_all or it.at - AHEAD <= call.now then
-      refund(it.cost, it.grant)
+      refund(state, it)
       if not is_all then q.room = 1 end
     else
       kept[#kept + 1] = it

@@ -1,9 +1,32 @@
-//! Permits that come back to a line of time from requests that left before they were sent. Never decides when a grant may
-//! happen.
+//! The free intervals before the tail of a line of time: permits that come back from requests that left before they were sent
+//! make them, and later requests take them. Twin of `timeline/holes.lua`. Never decides when a grant may happen.
 
-use super::{Grant, Timeline, drop_shortest_above_bound};
+use super::{Grant, Timeline};
+use crate::algorithm::MAX_HOLES;
+use std::cmp::Reverse;
 
 impl Timeline {
+    pub(super) fn take_interval(&mut self, start: i64, cost: i64) {
+        let (per, end) = (self.pace.per, start + cost * self.pace.per);
+        if let Some(i) = self.holes.iter().position(|(s, e)| *s <= start && end <= *e) {
+            let (hole_start, hole_end) = self.holes.remove(i);
+            if hole_end - end >= per {
+                self.holes.insert(i, (end, hole_end));
+            }
+            // The part of the hole that is past is unusable, and would be dropped when the state is read
+            // again.
+            if self.pace.left(hole_start, start) >= per {
+                self.holes.insert(i, (hole_start, start));
+            }
+        } else {
+            if start - self.tail >= per {
+                self.holes.push((self.tail, start));
+            }
+            self.tail = end;
+        }
+        drop_shortest_above_bound(&mut self.holes, |(start, end)| end - start);
+    }
+
     /// Returns the interval of an unused grant; false when the state has nothing (left) of this grant.
     pub(in crate::algorithm) fn refund(&mut self, grant: Grant, cost: i64) -> bool {
         let (start, end) = self.interval(grant, cost);
@@ -84,5 +107,17 @@ impl Timeline {
         self.holes.retain(|(start, end)| pace.left(*start, *end) >= pace.per);
         drop_shortest_above_bound(&mut self.holes, |(start, end)| end - start);
         true
+    }
+}
+
+/// Keeps at most [`MAX_HOLES`] holes: drops the shortest, among equals the last.
+pub(in crate::algorithm) fn drop_shortest_above_bound<T>(
+    holes: &mut Vec<T>,
+    length: impl Fn(&T) -> i64,
+) {
+    while holes.len() > MAX_HOLES {
+        let lengths = holes.iter().enumerate().map(|(i, hole)| (length(hole), Reverse(i)));
+        let Some((_, Reverse(shortest))) = lengths.min() else { return };
+        holes.remove(shortest);
     }
 }
