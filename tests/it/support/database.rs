@@ -21,6 +21,9 @@ pub(crate) struct DatabaseServer {
     dir: tempfile::TempDir,
 }
 
+/// PostgreSQL says so when it starts while a child of the server that was killed before it has not noticed that yet.
+const STILL_IN_USE: &str = "pre-existing shared memory block";
+
 // === impl DatabaseServer ===
 
 impl DatabaseServer {
@@ -100,7 +103,9 @@ impl DatabaseServer {
             use sqlx::Connection;
             if let Some(status) = self.child.try_wait().expect("its state") {
                 let log = fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
-                panic!("the database ended: {status}\n{log}");
+                let last = &log[log.rfind("starting PostgreSQL").unwrap_or(0)..];
+                assert!(last.contains(STILL_IN_USE), "the database ended: {status}\n{log}");
+                self.child = spawn(self.kind, self.dir.path(), self.port);
             }
             TcpStream::connect(("127.0.0.1", self.port)).await.ok()?;
             match self.kind {
