@@ -49,7 +49,7 @@ async fn keep(access: Arc<Access>, destination: Destination, topic: Topic) {
             let publish = [b"PUBLISH".as_slice(), channel.as_bytes(), b"0"];
             let published = timeout(UNRESPONSIVE, ask(&mut stream, &endpoint, &publish)).await;
             let ended = match published {
-                Ok(Ok(Value::ServerError(error))) => Unsubscribed::Refused(words(&error)),
+                Ok(Ok(Value::ServerError(error))) => Unsubscribed::by(words(&error)),
                 Ok(Ok(_)) => {
                     tokio::select! {
                         ended = subscribe(stream, &channels, || topic.begins(), |message| topic.comes(message)) => ended,

@@ -7,6 +7,7 @@ use super::{
     session::{UNRESPONSIVE, silent_start},
     stream::{RedisStream, closed},
 };
+use crate::store::redis::reason::is_passing;
 use futures_util::StreamExt;
 use redis::{
     RedisError, ServerError,
@@ -20,8 +21,18 @@ use tokio::time::{sleep, timeout};
 pub(in crate::store::redis) enum Unsubscribed {
     /// The server does not allow it; its words.
     Refused(String),
-    /// The connection is lost.
+    /// The connection is lost, or the server takes no commands for a while.
     Lost(io::Error),
+}
+
+// === impl Unsubscribed ===
+
+impl Unsubscribed {
+    /// The end of a subscription that the server answers with an error. A server that executes a long script, loads its data
+    /// or waits for its master refuses every command, and a later attempt succeeds without a change of rights.
+    pub(in crate::store::redis) fn by(words: String) -> Self {
+        if is_passing(&words) { Self::Lost(io::Error::other(words)) } else { Self::Refused(words) }
+    }
 }
 
 /// Subscribes to `channels` and hands on the text of each message, until the connection ends; calls `confirmed` once, when
@@ -78,9 +89,31 @@ async fn confirm(
 
 fn ended(error: RedisError, traffic: &Traffic) -> Unsubscribed {
     match ServerError::try_from(error) {
-        Ok(error) => Unsubscribed::Refused(words(&error)),
+        Ok(error) => Unsubscribed::by(words(&error)),
         Err(error) => {
             Unsubscribed::Lost(traffic.error().unwrap_or_else(|| io::Error::other(error)))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    /// Whether the log says that a right is missing.
+    #[rstest]
+    #[case::a_long_script(
+        "BUSY Redis is busy running a script. You can only call SCRIPT KILL.",
+        false
+    )]
+    #[case::a_start("LOADING Redis is loading the dataset in memory", false)]
+    #[case::a_lost_master("MASTERDOWN Link with MASTER is down", false)]
+    #[case::a_failover("CLUSTERDOWN The cluster is down", false)]
+    #[case::a_right("NOPERM No permissions to access a channel", true)]
+    #[case::a_login("NOAUTH Authentication required.", true)]
+    fn only_a_missing_right_refuses_messages(#[case] words: &str, #[case] refuses: bool) {
+        let ended = Unsubscribed::by(words.to_owned());
+        assert_eq!(matches!(ended, Unsubscribed::Refused(_)), refuses, "{ended:?}");
     }
 }
