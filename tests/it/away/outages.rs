@@ -180,7 +180,9 @@ async fn two_gateways_share_a_rate_without_their_store(#[case] outage: Outage) {
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_requests_keep_their_slots_when_the_store_returns(#[case] waiting: usize) {
     const COUNT: usize = 36;
-    // The permits that both take while one has seen that the store is away, or back, and the other has not.
+    // The permits that both take while one has seen that the store is back, and the other has not. Before that, each of
+    // the two gateways may grant its share beside the whole window of the other one: an answer that a busy machine delays
+    // by more than the time-out is one that the store did not give (docs/operation.md, Some gateways without the store).
     const MORE: usize = 9;
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let rest = "limiters: { search: { algorithm: sliding_window, rate: 36/s, margin: 200ms } }
@@ -200,6 +202,7 @@ routes: [{ name: search, suffix: /search, limiters: [search], max_wait: 1500ms }
     }
     sleep(Duration::from_secs(3)).await;
     assert!(decided_by(&gateways[0], "local").await > 0.0);
+    let back = Instant::now();
     redis.thaw();
     for gateway in &gateways {
         until_breaker(gateway, CLOSED).await;
@@ -215,8 +218,9 @@ routes: [{ name: search, suffix: /search, limiters: [search], max_wait: 1500ms }
         let (count, after) = (within(from), *from - arrivals[0]);
         // A stall of the machine brings arrivals together that belong as far apart as the stall lasted.
         let stalled = stalls.within(*from, *from + Duration::from_secs(1)).as_secs_f64();
+        let more = if *from + Duration::from_secs(1) < back { COUNT } else { MORE };
         assert!(
-            count as f64 <= (COUNT + MORE) as f64 + COUNT as f64 * stalled,
+            count as f64 <= (COUNT + more) as f64 + COUNT as f64 * stalled,
             "{count} in a second, the {i}th on, {after:?} after the first; stalls of {stalled} s"
         );
     }

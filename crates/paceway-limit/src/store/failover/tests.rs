@@ -4,6 +4,7 @@ mod heartbeats;
 mod outages;
 mod pace;
 mod pauses;
+mod returns;
 mod permits;
 mod slow;
 mod support;
