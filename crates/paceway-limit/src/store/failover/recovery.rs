@@ -246,6 +246,7 @@ impl Failover {
             });
             let asked: Vec<Vec<_>> = asked.collect();
             let mut answers = asked.into_iter();
+            let mut charged = Vec::new();
             for debt in debts {
                 let mut failed = None;
                 match answers.next() {
@@ -258,7 +259,10 @@ impl Failover {
                     }
                 }
                 match &failed {
-                    None => sum += debt.count,
+                    None => {
+                        sum += debt.count;
+                        charged.push(&debt.check);
+                    }
                     // A key with a foreign value can be charged nowhere.
                     Some(StoreError::Foreign(_)) => {}
                     // A late answer is undone. If no answer comes, the charge may have been executed: to charge it twice
@@ -266,6 +270,14 @@ impl Failover {
                     Some(_) => self.process.local.restore(debt),
                 }
                 away = failed.filter(StoreError::is_silence).or(away);
+            }
+            // The answer to a charge that is due later has the level of what delays it. Without that of the limiter, this gateway
+            // would begin the next outage with the level before the charge, and grant the slots ahead a second time.
+            let rates = charged.into_iter().filter(|check| !check.is_lease());
+            let looks: Vec<_> = rates.map(|check| self.store.look(check)).collect();
+            for level in looks {
+                // An error is counted where every call is.
+                drop(level.get().await);
             }
         }
         away.map_or(Ok(sum), Err)

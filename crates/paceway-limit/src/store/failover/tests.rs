@@ -1,11 +1,12 @@
 //! Failover stores over the native rules, on virtual time.
 
+mod full;
 mod heartbeats;
 mod outages;
 mod pace;
 mod pauses;
-mod returns;
 mod permits;
+mod returns;
 mod slow;
 mod support;
 

@@ -15,6 +15,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(in crate::store::failover) struct Debt {
     pub(super) key: Arc<str>,
+    /// The check with the whole rule.
+    pub(in crate::store::failover) check: Check,
     /// One request per charge: for permits of a rate, or for the concurrency permit of a ticket.
     pub(in crate::store::failover) asks: Vec<(Checks, Option<Ticket>)>,
     /// How many permits that are, for the log.
@@ -49,6 +51,7 @@ impl LocalState {
         let whole = limiter.check.clone();
         let mut debt = Debt {
             key: key.clone(),
+            check: whole.clone(),
             asks: Vec::new(),
             count: 0,
             before,
