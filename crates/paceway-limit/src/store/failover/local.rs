@@ -277,7 +277,7 @@ impl LocalStore {
         let mut debts =
             state.as_mut().map(|state| state.debts(is_meant, closing)).unwrap_or_default();
         // A hash table has another order in each process. The order of charges should not depend on it.
-        debts.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        debts.sort_unstable_by(|a, b| a.check.key.cmp(&b.check.key));
         debts
     }
 

@@ -246,7 +246,6 @@ impl Failover {
             });
             let asked: Vec<Vec<_>> = asked.collect();
             let mut answers = asked.into_iter();
-            let mut charged = Vec::new();
             for debt in debts {
                 let mut failed = None;
                 match answers.next() {
@@ -259,10 +258,7 @@ impl Failover {
                     }
                 }
                 match &failed {
-                    None => {
-                        sum += debt.count;
-                        charged.push(&debt.check);
-                    }
+                    None => sum += debt.count,
                     // A key with a foreign value can be charged nowhere.
                     Some(StoreError::Foreign(_)) => {}
                     // A late answer is undone. If no answer comes, the charge may have been executed: to charge it twice
@@ -273,8 +269,8 @@ impl Failover {
             }
             // The answer to a charge that is due later has the level of what delays it. Without that of the limiter, this gateway
             // would begin the next outage with the level before the charge, and grant the slots ahead a second time.
-            let rates = charged.into_iter().filter(|check| !check.is_lease());
-            let looks: Vec<_> = rates.map(|check| self.store.look(check)).collect();
+            let rates = debts.iter().filter(|debt| away.is_none() && !debt.check.is_lease());
+            let looks: Vec<_> = rates.map(|debt| self.store.look(&debt.check)).collect();
             for level in looks {
                 // An error is counted where every call is.
                 drop(level.get().await);

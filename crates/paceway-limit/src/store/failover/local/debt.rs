@@ -14,7 +14,6 @@ use std::sync::Arc;
 /// The permits of one limiter that are to be charged to the shared state.
 #[derive(Debug)]
 pub(in crate::store::failover) struct Debt {
-    pub(super) key: Arc<str>,
     /// The check with the whole rule.
     pub(in crate::store::failover) check: Check,
     /// One request per charge: for permits of a rate, or for the concurrency permit of a ticket.
@@ -50,7 +49,6 @@ impl LocalState {
         let before = limiter.known;
         let whole = limiter.check.clone();
         let mut debt = Debt {
-            key: key.clone(),
             check: whole.clone(),
             asks: Vec::new(),
             count: 0,
@@ -77,7 +75,7 @@ impl LocalState {
 
     /// Restores a debt whose charge failed. This gateway decides the limiter again until the debt is paid.
     pub(super) fn restore(&mut self, debt: &Debt) {
-        let Some(limiter) = self.limiters.get_mut(&debt.key) else { return };
+        let Some(limiter) = self.limiters.get_mut(&debt.check.key) else { return };
         (limiter.known, limiter.closing) = (debt.before, false);
         limiter.grants.put_back(&debt.grants);
         let tickets = debt.asks.iter().filter_map(|(_, ticket)| *ticket);
