@@ -93,7 +93,7 @@ async fn a_lower_priority_keeps_a_part_of_the_slots(#[case] gateways: usize) {
     let ordered = Ordered::of(
         gateways,
         "trusted_proxies: [127.0.0.0/8]
-limiters: { vendor: { rate: 30/s, burst: 1 } }
+limiters: { vendor: { rate: 15/s, burst: 1 } }
 routes: [{ name: x, suffix: /x, limiters: [vendor], priority: '{header.x-priority}', max_wait: 60s }]
 ",
     )

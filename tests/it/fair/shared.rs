@@ -165,7 +165,7 @@ async fn clocks_that_differ_change_no_turn() {
     let (upstream, redis) = (Upstream::ok().await, Redis::start());
     let yaml = format!(
         "store: {{ url: \"{}\", timeout: 2s }}\nupstream: {}
-limiters: {{ vendor: {{ rate: 12/s, burst: 1, fair: {{ by: '{{query.team}}', weights: {{ a: 3 }} }} }} }}
+limiters: {{ vendor: {{ rate: 6/s, burst: 1, fair: {{ by: '{{query.team}}', weights: {{ a: 3 }} }} }} }}
 routes: [{{ name: x, suffix: /x, limiters: [vendor], max_wait: 60s }}]
 ",
         redis.url(),
@@ -190,7 +190,7 @@ routes: [{{ name: x, suffix: /x, limiters: [vendor], max_wait: 60s }}]
     let own = teams.iter().filter(|team| *team == "a").count();
     assert!(own.abs_diff(24) <= 3, "{own} of a, whose share is 24: {teams:?}");
     served(asked).await;
-    assert_lawful(start, &ordered.upstream.arrivals(), 1.0, 12.0);
+    assert_lawful(start, &ordered.upstream.arrivals(), 1.0, 6.0);
 }
 
 /// Redis loses all data while requests wait. Nothing is sent above the rate, all of them have an answer, and turns continue.
