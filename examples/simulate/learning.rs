@@ -343,7 +343,7 @@ impl Run {
 
     /// Pauses the limiter. Requests with a slot within the pause, or of a higher rate, ask again in their order.
     fn pause(&mut self, now: Micros, span: Micros) {
-        let pause = Pause { span, whole: span, status: 429 };
+        let pause = Pause::for_micros(span, 429);
         self.store.run_at(EPOCH + now, &[Entry::Pause { check: self.check(), pause }]);
         self.paused = self.paused.max(now + span);
         let all = std::mem::take(&mut self.waiting);

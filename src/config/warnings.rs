@@ -219,7 +219,7 @@ impl Config {
         let mut used = route.limiters.iter().map(|charge| &self.limiters[charge.limiter]);
         let (limiter, kind) = used.find_map(|limiter| {
             let facts = limiter.algorithms.first()?.as_rate()?.facts();
-            let spaces = limiter.mode == Mode::Enforce && facts.spaces_permits();
+            let spaces = limiter.mode == Mode::Enforce && facts.spaces_permits;
             spaces.then_some((limiter, facts.name))
         })?;
         Some(format!(
@@ -281,7 +281,7 @@ fn costly_margin(limiter: &LimiterConfig) -> Option<String> {
     let margin = Duration::from_micros(u64::try_from(facts.margin).ok()?);
     let padded = |rate: &Rate| {
         // It lies between two permits, or between two windows.
-        let times = if facts.spaces_permits() { u128::from(rate.count) } else { 1 };
+        let times = if facts.spaces_permits { u128::from(rate.count) } else { 1 };
         rate.period.as_micros() + margin.as_micros() * times
     };
     // The rate with the fewest permits per time, if its period is the one that `period` returns.

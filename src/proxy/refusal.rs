@@ -150,7 +150,8 @@ impl<'a> Exchange<'a> {
             "the upstream refuses a request"
         );
         let asked = spans.into_iter().map(|(span, checks)| {
-            store.pause(&checks.into(), Pause::of(span, refusal.status.as_u16()))
+            let pause = Pause::of(span, refusal.status.as_u16());
+            store.pause(&checks.into(), pause.since_sent(outgoing.times.sent.elapsed()))
         });
         let asked: Vec<_> = asked.collect();
         let task = tokio::spawn(async move {

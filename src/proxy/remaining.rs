@@ -63,7 +63,7 @@ impl Exchange<'_> {
                     if self.throttle(routed).pauses.has(limiter) {
                         // The next slot is one permit away, so that a shorter pause would change nothing.
                         let span = micros(MIN_PAUSE).max(2 * permit);
-                        let pause = Pause::emptying(span, status.as_u16());
+                        let pause = Pause::keeping_rate(span, status.as_u16());
                         hold_back(proxy, limiter, check, pause);
                     }
                 }

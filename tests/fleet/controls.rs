@@ -198,7 +198,7 @@ pub(crate) fn run(
         Some(Defect::PausesEmptyAll) => {
             let emptying = |entry: &Entry| match entry.clone() {
                 Entry::Pause { check, pause } => {
-                    Entry::Pause { check, pause: Pause::emptying(pause.span, pause.status) }
+                    Entry::Pause { check, pause: Pause::for_micros(pause.span, pause.status) }
                 }
                 entry => entry,
             };

@@ -64,7 +64,7 @@ async fn pause(store: &str, span: Duration) -> Begun {
     let rule = TokenBucket::new(RATE, 1_000_000, 1).expect("a rule");
     let check = Check::new("paceway:{vendor}:T:vendor", Algorithm::TokenBucket(rule));
     let micros = i64::try_from(span.as_micros()).expect("short");
-    let pause = Pause::emptying(micros, 429);
+    let pause = Pause::for_micros(micros, 429);
     let sent = Instant::now();
     store.run_at(None, &[Entry::Pause { check, pause }]).await.expect("a reply");
     Begun { sent, known: Instant::now(), span }
@@ -303,5 +303,5 @@ async fn a_pause_survives_the_gateway_that_began_it() {
 /// Whether the state of the limiter has a gate.
 fn is_paused(redis: &Redis) -> bool {
     let said = redis.try_command(&["GET", "paceway:{vendor}:T:vendor"]);
-    matches!(said, Ok(Said::Bytes(Some(state))) if state.first() == Some(&b'P'))
+    matches!(said, Ok(Said::Bytes(Some(state))) if state.first() == Some(&b'R'))
 }

@@ -62,7 +62,7 @@ impl Stage {
     }
 
     async fn pause(&self, checks: &Checks, span: i64) {
-        let pause = Pause::emptying(span, 429);
+        let pause = Pause::for_micros(span, 429);
         self.store.pause(checks, pause).get().await.expect("paused");
     }
 
@@ -144,8 +144,11 @@ async fn waiters_move_after_the_pause_at_an_even_pace(
         slots.sort_unstable();
         match rule {
             Algorithm::TokenBucket(_) | Algorithm::LeakyBucket(_) => {
-                let expected: Vec<_> = (0..30).map(|i| i * SECOND / 10).collect();
-                assert_eq!(slots, expected, "{rule:?}");
+                // The working rate begins 3 % below the written one.
+                for (i, slot) in (0..).zip(&slots) {
+                    let even = i * SECOND / 10;
+                    assert!((even..=even + even * 32 / 1_000).contains(slot), "{rule:?}: {slot}");
+                }
             }
             // A cold limiter, or the windows of the clock, may take longer.
             _ => {
@@ -158,15 +161,16 @@ async fn waiters_move_after_the_pause_at_an_even_pace(
     }
 }
 
-/// After a pause has ended the limiter begins empty and keeps its pace, and a lone caller that comes back at its
+/// After a pause has ended the limiter begins with one permit and keeps its pace, and a lone caller that comes back at its
 /// `retry_after` passes.
 #[rstest]
 #[tokio::test]
-async fn a_limiter_begins_empty_after_its_pause(
+async fn a_limiter_begins_with_one_permit_after_its_pause(
     #[values(Kind::Memory, Kind::Redis, Kind::Cluster)] kind: Kind,
 ) {
     let stage = Stage::new(kind).await;
-    let checks: Checks = [bucket("{t}:empty", 2, SECOND, 100)].into();
+    let check = bucket("{t}:empty", 2, SECOND, 100);
+    let checks: Checks = [Check { period: SECOND, ..check }].into();
     let began = Instant::now();
     stage.pause(&checks, SECOND / 5).await;
     let refused = stage.decide(&checks, 0).await;
@@ -255,21 +259,21 @@ async fn a_paused_bucket_is_kept_with_a_prefix_until_its_gate_ends() {
     let store = connect(&redis).await;
     let check = bucket("{k}", 1, 60 * SECOND, 2);
     let ask = [Entry::Reserve { checks: [check.clone()].into(), budget: 0, ticket: None }];
-    let pause = Entry::Pause { check, pause: Pause::emptying(10 * SECOND, 503) };
+    let pause = Entry::Pause { check, pause: Pause::for_micros(10 * SECOND, 503) };
     store.run_at(Some(T0), &ask).await.expect("admitted");
     let plain = redis.bytes("{k}");
     assert_eq!(plain.len(), 58);
 
     store.run_at(Some(T0), &[pause]).await.expect("paused");
     let paused = redis.bytes("{k}");
-    assert_eq!((paused[0], &paused[19..]), (b'P', &plain[..]));
+    assert_eq!((paused[0], &paused[44..]), (b'R', &plain[..]));
     let Said::Number(left) = redis.command(&["PTTL", "{k}"]) else { panic!("no TTL") };
-    assert!(left >= 60_000 + 10_000, "{left} ms");
+    assert!(left >= 60_000, "{left} ms");
     let refused = store.run_at(Some(T0 + 9 * SECOND), &ask).await.expect("a reply");
     assert!(matches!(&refused[..], [Reply::Decision(decision)] if decision.level.paused == SECOND));
     assert_eq!(redis.bytes("{k}"), paused, "a refusal writes nothing");
 
-    // The gate ends when its bucket is full, a minute after the pause.
+    // The period of the bucket is more than ten times the pause, so that the gate ends with it.
     store.run_at(Some(T0 + 70 * SECOND), &ask).await.expect("admitted");
     assert_eq!(redis.bytes("{k}").len(), 58);
 }
@@ -281,7 +285,7 @@ async fn a_pause_lives_until_its_end() {
     let store = store(&RedisUrl::parse(&redis.url()).expect("a URL")).await;
     for (i, rule) in rates().into_iter().enumerate() {
         let checks: Checks = [Check::new(format!("{{k}}{i}"), rule)].into();
-        store.pause(&checks, Pause::emptying(LONG, 429)).get().await.expect("paused");
+        store.pause(&checks, Pause::for_micros(LONG, 429)).get().await.expect("paused");
         let Said::Number(left) = redis.command(&["PTTL", &checks[0].key]) else { panic!("no TTL") };
         assert!(left > LONG / 1000 - 60_000, "{left} ms");
     }
@@ -304,7 +308,7 @@ async fn a_pause_is_published() {
     for check in [bucket, lease] {
         let pause = |span, status| Entry::Pause {
             check: check.clone(),
-            pause: Pause::emptying(span, status),
+            pause: Pause::for_micros(span, status),
         };
         let forget = Entry::Forget { check: check.clone() };
         let entries = [pause(5_000_000, 429), pause(4_000_000, 503), pause(6_000_000, 503), forget];
@@ -330,11 +334,11 @@ async fn a_pause_moves_with_its_slot() {
         let decision = store.reserve(&checks, 0, None).get().await.expect("a decision");
         assert!(!decision.admitted && decision.level.paused > LONG / 2);
     };
-    store.pause(&checks, Pause::emptying(LONG, 429)).get().await.expect("paused");
+    store.pause(&checks, Pause::for_micros(LONG, 429)).get().await.expect("paused");
     paused().await;
     cluster.begin_to_move(key, from, to);
     paused().await;
-    store.pause(&checks, Pause::emptying(LONG + SECOND, 429)).get().await.expect("paused");
+    store.pause(&checks, Pause::for_micros(LONG + SECOND, 429)).get().await.expect("paused");
     cluster.move_keys(key, from, to);
     paused().await;
     cluster.end_to_move(key, from, to);

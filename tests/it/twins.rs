@@ -31,8 +31,8 @@ use step::{Step, What, step};
 pub(crate) const T0: i64 = 1_700_000_000_000_000;
 /// Deletes a state. Its gate stays, as it does in memory: a pause that is known does no harm.
 const LOSE_STATE: &str = "
-    local gate = redis.call('GETRANGE', KEYS[1], 0, 18)
-    if string.byte(gate) == 80 then return redis.call('SET', KEYS[1], gate) end
+    local gate = redis.call('GETRANGE', KEYS[1], 0, 43)
+    if string.byte(gate) == 82 then return redis.call('SET', KEYS[1], gate) end
     return redis.call('DEL', KEYS[1])";
 const LIMIT: Duration = Duration::from_secs(20);
 

@@ -326,7 +326,7 @@ impl Sequence<'_> {
             }
             What::Tenants(i) => vec![Entry::Tenants { check: self.check(i, 1, true) }],
             What::Pause(i, span) => {
-                let pause = Pause::emptying(span, 429);
+                let pause = Pause::for_micros(span, 429);
                 vec![Entry::Pause { check: self.check(i, 1, true), pause }]
             }
             What::Forget(i) => vec![Entry::Forget { check: self.check(i, 1, true) }],

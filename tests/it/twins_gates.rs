@@ -82,7 +82,7 @@ fn a_gate_ended_by_a_refund_is_removed_at_once(
         let slower = Check::new("{k}", rule(3_000_000));
         let ask =
             Entry::Reserve { checks: Arc::new([check.clone()]), budget: 5_000_000, ticket: None };
-        let pause = Pause::emptying(1_000, 429);
+        let pause = Pause::for_micros(1_000, 429);
         both(0, &[Entry::Pause { check: check.clone(), pause }]).await;
         let replies = both(1_000, std::slice::from_ref(&ask)).await;
         let [Reply::Decision(decision)] = &replies[..] else { panic!("{replies:?}") };

@@ -163,7 +163,7 @@ impl Sequence<'_> {
             What::Tenants(i) => vec![Entry::Tenants { check: self.check(i) }],
             What::Look(i) => vec![Entry::Look { check: self.check(i) }],
             What::Pause(i, span) => {
-                vec![Entry::Pause { check: self.check(i), pause: Pause::emptying(span, 429) }]
+                vec![Entry::Pause { check: self.check(i), pause: Pause::for_micros(span, 429) }]
             }
             What::Forget(i) => vec![Entry::Forget { check: self.check(i) }],
             _ => Vec::new(),

@@ -150,8 +150,8 @@ impl States {
             }
             Entry::Lower { check, remaining } => {
                 let most = (*remaining).max(0);
-                self.change(now, check, |Opened { open, gate }| {
-                    open.rate_mut().is_some_and(|open| lower(open, gate.as_mut(), most))
+                self.change(now, check, |opened| {
+                    opened.open.rate_mut().is_some_and(|open| lower(open, most))
                 });
                 self.look(now, check)
             }
@@ -235,16 +235,14 @@ impl States {
     }
 
     fn pause(&mut self, now: Micros, check: &Check, pause: Pause) {
-        let gate = Gate::new(now, pause.span, pause.status);
+        let refusal = pause.refusal(check);
         self.change(now, check, |opened| {
             if let Some(leases) = opened.open.leases() {
-                leases.pause(gate);
+                leases.pause(Gate::new(now, refusal.span, refusal.status));
                 return true;
             }
-            if let (Some(open), Some(rule)) = (opened.open.rate(), check.algorithm.as_rate()) {
-                let empties = pause.empties(check);
-                let gate = if empties { gate.beside(open, rule) } else { gate.keeping_level() };
-                let gate = opened.gate.as_ref().map_or(gate, |old| old.or_later(gate));
+            if let Some(rule) = check.algorithm.as_rate() {
+                let (gate, _) = Gate::refused(opened.gate.as_ref(), now, refusal, rule);
                 opened.gate = OpenGate::new(gate, now, rule);
             }
             false

@@ -101,6 +101,8 @@ pub struct Level {
     pub reset_after: Micros,
     /// The time until the pause of the limiter ends, µs from now; 0 if it is not paused.
     pub paused: Micros,
+    /// The working rate, which refusals of the upstream have made lower than the written one; 0 if they have not.
+    pub rate: auto_rate::Nanohertz,
 }
 
 /// The part of a key's name that tells the version of its state: empty for version 1, the number from version

@@ -343,7 +343,7 @@ impl Decision {
     /// The refusal of a request that would have to wait `left` µs for the end of a pause of its limiter `bound_by`, as this
     /// gateway knows it.
     pub fn paused(bound_by: usize, left: Micros) -> Self {
-        let level = Level { remaining: 0, next: left, reset_after: left, paused: left };
+        let level = Level { next: left, reset_after: left, paused: left, ..Level::default() };
         let (wait, retry_after, source) = (left, left, Source::Local);
         Self { wait, retry_after, bound_by, level, source, ..Self::default() }
     }

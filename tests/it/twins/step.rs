@@ -49,7 +49,13 @@ pub(super) enum What {
 fn pause() -> impl Strategy<Value = Pause> {
     let spans = prop_oneof![Just(0), 0..1_000i64, 0..9_000_000i64, 0..90_000_000_000i64];
     let wholes = prop_oneof![Just(0), 0..1_000_000i64, Just(MAX_PAUSE)];
-    (spans, wholes, any::<u16>()).prop_map(|(span, whole, status)| Pause { span, whole, status })
+    let agos = prop_oneof![Just(0), 0..9_000_000i64, 0..90_000_000_000i64];
+    (spans, wholes, any::<u16>(), agos).prop_map(|(span, whole, status, ago)| Pause {
+        span,
+        whole,
+        status,
+        ago,
+    })
 }
 
 /// A step of a sequence whose limiters get such rules.

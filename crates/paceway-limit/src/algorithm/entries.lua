@@ -155,8 +155,8 @@ end
 
 function steps.look(wants) replies.push_level(1, states.level(wants[1].state, true)) end
 
-function steps.pause(wants, span, status, empties)
-  gates.pause(wants[1].state, span, status, empties)
+function steps.pause(wants, span, status, unit, ago)
+  gates.pause(wants[1].state, span, status, unit, ago)
   steps.look(wants)
 end
 

@@ -207,7 +207,7 @@ function M.rule(text, from)
   return { count = count, period = period }
 end
 
-function M.ramp(rule) return rule.period, rule.count, rule.count end
+function M.pace(rule) return rule.period, rule.count end
 
 function M.read(raw, now, rule)
   local open = { rule = rule, now = now, clock = now, floor = now, born = now, others = {} }

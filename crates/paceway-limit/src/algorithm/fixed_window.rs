@@ -111,6 +111,7 @@ impl RateRule for FixedWindow {
             // `count` is not part of the state, so a window may have more permits than the rule allows, and is full then.
             spent: Self { count: MAX_COUNT, ..*self }.into(),
             gate_field: Some(|grant| &mut grant.ticks),
+            spaces_permits: false,
         }
     }
 
@@ -266,10 +267,6 @@ impl OpenRate for Open {
 
     fn promise(&mut self, _at: Micros, _start: i64) {}
 
-    fn promised_after(&self, _instant: Micros) -> i64 {
-        0
-    }
-
     fn level(&self) -> Level {
         let (next, _) = self.earliest(0, 1);
         let mut room = self.rule.count - self.own.count(self.own.window(self.now));
@@ -278,7 +275,7 @@ impl OpenRate for Open {
             room = room.min(all - other.count(other.window(self.now)));
         }
         let remaining = if next == 0 { room } else { 0 };
-        Level { remaining, next, reset_after: self.reset_after(), paused: 0 }
+        Level { remaining, next, reset_after: self.reset_after(), paused: 0, rate: 0 }
     }
 
     fn close(self) -> Option<(State, Micros)> {

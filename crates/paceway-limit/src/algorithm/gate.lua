@@ -1,46 +1,89 @@
--- The gate of a paused limiter. Twin of gate.rs, which explains it. An open gate has the fields of the twin and of its ramp, but `stop`
--- for `until`.
+-- The record of what the upstream has refused of a limiter. Twin of gate.rs, which explains it, and of gate/curve.rs. An open gate
+-- has the fields of the twin, but `stop` for `until`; and where the limiter has a working rate those of the curve.
 --
--- A stored gate is ahead of the stored state: `P`, stop, spent (8 bytes each), status (2 bytes), little-endian. The state is empty
--- where the limiter is unused. `spent` is below 0 where the bucket holds more than one permit at `stop`. A concurrency limiter keeps
--- its gate as a member of its sorted set.
+-- A stored gate is ahead of the stored state: `R`, stop, from, spent, knee, unit (8 bytes each), early (1), status (2), little-endian.
+-- The state is empty where the limiter is unused. A concurrency limiter keeps its pause as a member of its sorted set.
 
 local call, common = require 'call', require 'common'
 local M = {}
 
 local redis, ceil, floor, max, min = redis, math.ceil, math.floor, math.max, math.min
 local EXACT, MAX_BUDGET, byte, format = common.EXACT, common.MAX_BUDGET, string.byte, string.format
-local GATE, FULL = '<c1i8i8I2', 1 - EXACT
+local GATE, LETTER, LEAST_UNIT = '<c1i8i8i8i8i8BI2', 82, 1
+local PART, LESS, HALF, LEAST, MOST_EARLY = 1000000, 0.98, 0.5, 0.01, 4
+local BACK, WHOLE, EARLY, DEPTH, MOST_DEPTH, PER_MICRO, PRECISE, STEPS = 20, 30, 0.25, 0.03, 0.3, 1e15, 0.25, 64
 
--- The bytes of a stored gate, which are ahead of a state.
-M.SIZE = 19
+-- The bytes of a stored gate, which are ahead of a state; and of one that versions before 3 wrote, which began with `P`.
+M.SIZE, M.LETTER = 44, LETTER
+local FORMER, FORMER_SIZE = 80, 19
+M.FORMER, M.FORMER_SIZE = FORMER, FORMER_SIZE
+
+local function rate_at(gate, x)
+  if x < BACK then
+    local y = 1 - x / BACK
+    return gate.low * (1 - gate.depth * y * y * y)
+  end
+  local z = min((x - BACK) / (WHOLE - BACK), 1)
+  return gate.low + (gate.written - gate.low) * z * z * z * z
+end
+
+local function permits_at(gate, x)
+  if x < BACK then
+    local y = 1 - x / BACK
+    return gate.low * gate.unit * (x + gate.depth * BACK / 4 * (y * y * y * y - 1))
+  end
+  local past = min(x - BACK, WHOLE - BACK)
+  local z, over = past / (WHOLE - BACK), x - BACK - past
+  local more = (gate.written - gate.low) * z * z * z * z * past / 5
+  return gate.unit * (gate.low * (BACK - gate.depth * BACK / 4 + past) + more + gate.written * over)
+end
+
+local function rate(gate, after) return rate_at(gate, max(after, 0) / gate.unit) end
+
+local function permits(gate, after) return permits_at(gate, max(after, 0) / gate.unit) end
+
+local function time(gate, wanted)
+  if wanted <= 0 then return 0 end
+  local least, x = PRECISE / gate.unit, wanted / (gate.low * (1 - gate.depth)) / gate.unit
+  for _ = 1, STEPS do
+    local step = (permits_at(gate, x) - wanted) / (rate_at(gate, x) * gate.unit)
+    x = x - step
+    if step < least then break end
+  end
+  return ceil(x * gate.unit)
+end
 
 -- The gate of a stored value, nil if it has none; and the state, false if it is absent.
 local function split(raw)
-  if not raw or #raw < M.SIZE or byte(raw) ~= 80 then return nil, raw end
-  local _, stop, spent, status = struct.unpack(GATE, raw)
-  if stop < 0 or stop >= EXACT or spent < FULL or spent >= EXACT then return nil, raw end
-  return { stop = stop, spent = spent, status = status }, #raw > M.SIZE and string.sub(raw, M.SIZE + 1)
+  local letter = raw and byte(raw)
+  if letter == FORMER and #raw >= FORMER_SIZE then return nil, #raw > FORMER_SIZE and string.sub(raw, FORMER_SIZE + 1) end
+  if letter ~= LETTER or #raw < M.SIZE then return nil, raw end
+  local _, stop, from, spent, knee, unit, early, status = struct.unpack(GATE, raw)
+  local is_one = stop >= 0 and stop < EXACT and from >= 0 and from < EXACT and spent >= 0 and spent < EXACT
+  if not is_one or knee < 0 or knee > PER_MICRO or unit < 0 or unit >= EXACT or knee > 0 and unit < LEAST_UNIT then return nil, raw end
+  local gate = { stop = stop, from = from, spent = spent, knee = knee, unit = unit, early = min(early, MOST_EARLY), status = status }
+  return gate, #raw > M.SIZE and string.sub(raw, M.SIZE + 1)
 end
 
 function M.pack(gate)
-  return gate and struct.pack(GATE, 'P', gate.stop, gate.spent, gate.status) or ''
+  if not gate then return '' end
+  return struct.pack(GATE, 'R', gate.stop, gate.from, gate.spent, gate.knee, gate.unit, gate.early, gate.status)
 end
 
-local function time(gate, permits)
-  return ceil(permits * gate.period * 1000 / gate.count)
-end
+function M.ends(gate) return gate.knee > 0 and max(gate.from + gate.unit * WHOLE, gate.stop) or gate.stop end
 
-local function time_of_all(gate, permits)
-  return max(ceil((gate.spent + time(gate, permits)) / 1000), 0)
+local function written_of(algorithm, rule)
+  local period, count = algorithm.pace(rule)
+  return count / period
 end
-
-function M.ends(gate) return gate.stop + time_of_all(gate, gate.most - 1) end
 
 local function open_by(algorithm, gate, rule)
   gate.now = call.now
-  gate.period, gate.count, gate.most = 0, 1, 1
-  if algorithm.ramp then gate.period, gate.count, gate.most = algorithm.ramp(rule) end
+  if gate.knee > 0 then
+    gate.written = written_of(algorithm, rule)
+    gate.low = min(gate.knee / PER_MICRO, gate.written)
+    gate.depth = min(DEPTH * 2 ^ gate.early, MOST_DEPTH)
+  end
   return M.ends(gate) > call.now and gate or nil
 end
 
@@ -62,68 +105,104 @@ function M.read(algorithm, key, value, rule)
   return gate, raw
 end
 
+local function spent_by_now(gate)
+  return max(gate.spent, min(floor(permits(gate, gate.now - gate.from) * PART), EXACT - 1))
+end
+
+-- The first instant at which the gate grants a permit, µs from now; it may be past.
+local function opens(gate)
+  local at = gate.stop - gate.now
+  if gate.knee == 0 then return at end
+  return max(at, gate.from + time(gate, spent_by_now(gate) / PART) - gate.now)
+end
+
 function M.earliest(gate, algorithm, open, from, cost)
-  local at = max(gate.stop + time_of_all(gate, cost - 1) - gate.now, from)
+  local at = max(opens(gate), from)
   local earliest, start = algorithm.earliest(open, min(at, MAX_BUDGET), cost)
   return max(earliest, at), start
 end
 
 function M.take(gate, algorithm, open, start, cost)
   local whole, ticks, born, aux = algorithm.take(open, start, cost)
-  gate.spent = min(gate.spent + time(gate, cost), EXACT - 1)
-  if algorithm.names == 'aux' then aux = gate.stop end
-  if algorithm.names == 'ticks' then ticks = gate.stop end
+  if gate.knee > 0 then gate.spent = min(spent_by_now(gate) + cost * PART, EXACT - 1) end
+  if algorithm.names == 'aux' then aux = gate.from end
+  if algorithm.names == 'ticks' then ticks = gate.from end
   return whole, ticks, born, aux
 end
 
--- Returns the permits of a grant to the gate; false if they were not taken through it. The gate can end by that: then
--- later entries of the call meet none, and their grants do not name it.
+-- Returns the permits of a grant to the gate; false if they were not taken through it.
 function M.refund(open, algorithm, ticks, aux, cost)
   local gate = open.gate
   local name = algorithm.names == 'aux' and aux or algorithm.names == 'ticks' and ticks
-  if name ~= gate.stop then return false end
-  gate.spent = max(gate.spent - time(gate, cost), gate.spent < 0 and FULL or 0)
-  if M.ends(gate) <= gate.now then open.gate = nil end
+  if gate.knee == 0 or name ~= gate.from then return false end
+  gate.spent = max(gate.spent - cost * PART, 0)
   return true
 end
 
+-- remaining, next, reset_after, paused, rate
 function M.level(gate, algorithm, open)
   local remaining, _, reset_after = algorithm.level(open)
-  local room = 0
-  if gate.now >= gate.stop then
-    room = (gate.now - gate.stop) * 1000 - gate.spent
-    room = max(floor(room * gate.count / (gate.period * 1000)) + 1, 0)
-  end
-  local next = M.earliest(gate, algorithm, open, 0, 1)
-  return min(remaining, room), next, max(reset_after, M.ends(gate) - gate.now), max(gate.stop - gate.now, 0)
+  local paused, working = max(gate.stop - gate.now, 0), nil
+  if gate.knee > 0 then remaining, working = min(remaining, 1), floor(rate(gate, gate.now - gate.from) * PER_MICRO) end
+  if opens(gate) > 0 then remaining = 0 end
+  return remaining, M.earliest(gate, algorithm, open, 0, 1), max(reset_after, paused), paused, working
 end
 
 -- Tells all gateways that a limiter is paused for `left` µs, or that its next slot is `free` then. A refused PUBLISH must not end the
--- script after other keys were written: the gateways learn it from the next decision.
+-- script after other keys were written: the gateways learn it from the next decision. A status with `-` says that the rate has
+-- fallen, so that all requests that wait ask again.
 function M.publish(key, left, status)
   redis.pcall('PUBLISH', 'paceway:call:pauses' .. call.database, format('%s %.0f %s', key, left, status))
 end
 
--- Pauses a limiter for `span` µs. One that does not empty the limiter (0) says nothing about its level.
-function M.pause(state, span, status, empties)
-  local algorithm, is_open, stop = state.algorithm, state.open, call.now + span
+-- The knee and `early` after a refusal of a call that was `sent` by the gate `old`; nil: by the rule alone.
+local function lowered(old, sent, written)
+  if not old then return written, 0 end
+  local after, early = sent - old.from, min(old.early + 1, MOST_EARLY)
+  local was = rate(old, after)
+  if after < old.unit then return min(max(permits(old, after) / old.unit, was * HALF), was), early end
+  if after < EARLY * BACK * old.unit then return was, early end
+  return after >= BACK * old.unit and was * LESS or was, 0
+end
+
+-- The gate after a refusal, and whether the rate has fallen.
+local function refused(old, span, status, unit, ago, written)
+  local now = call.now
+  local stop = now + span
+  if old then
+    if stop <= old.stop then stop, status = old.stop, old.status end
+    if unit == 0 or old.knee > 0 and now - ago < old.stop then
+      local from, spent = old.from, old.spent
+      if unit > 0 and stop > old.stop then
+        from, spent = stop, max(spent - floor(permits(old, stop - old.from) * PART), 0)
+      end
+      return { stop = stop, from = from, spent = spent, knee = old.knee, unit = old.unit, early = old.early, status = status }
+    end
+    if old.knee == 0 then old = nil end
+  elseif unit == 0 then
+    return { stop = stop, from = stop, spent = 0, knee = 0, unit = 0, early = 0, status = status }
+  end
+  local knee, early = lowered(old, now - ago, written)
+  knee = max(knee, written * LEAST, min(1 / unit, written))
+  local gate = { stop = stop, from = stop, spent = 0, knee = floor(knee * PER_MICRO), unit = unit, early = early, status = status }
+  return gate, true
+end
+
+-- Pauses a limiter for `span` µs, because a call that was sent `ago` µs ago was refused. A `unit` of 0 leaves the rate as it is.
+function M.pause(state, span, status, unit, ago)
+  local algorithm, is_open, stop, fell = state.algorithm, state.open, call.now + span, nil
   if algorithm.pause then
     if not algorithm.pause(state, stop, status) then return end
     state.dirty = true
   else
-    local old = is_open.gate
-    if old and stop <= old.stop then return end
-    local gate = { stop = stop, spent = empties == 0 and FULL or 0, status = status }
-    if empties == 1 and algorithm.promised_after then
-      gate.period, gate.count = algorithm.ramp(is_open.rule)
-      gate.spent = min(time(gate, algorithm.promised_after(is_open, stop - 1)), EXACT - 1)
-    end
-    if old then gate.spent = max(old.spent - (stop - old.stop) * 1000, gate.spent) end
+    local gate
+    gate, fell = refused(is_open.gate, span, status, unit, ago, written_of(algorithm, is_open.rule))
     gate = open_by(algorithm, gate, is_open.rule)
     if not gate then return end
+    if not fell and is_open.gate and gate.stop == is_open.gate.stop then return end
     is_open.gate, state.has_new_gate = gate, true
   end
-  M.publish(state.key, span, status)
+  M.publish(state.key, span, fell and status .. '-' or status)
 end
 
 return M

@@ -1,108 +1,174 @@
-//! The gate of a paused limiter. Twin of `gate.lua`.
+//! The record of what the upstream has refused of a limiter, beside the limiter's state. Twin of `gate.lua`.
 //!
-//! An upstream that answers 429 with `Retry-After: 6` refuses every call of the next 6 s, whatever the rule
-//! of the limiter allows. The *gate* is kept beside the limiter's state and closes it until an instant. From
-//! that instant on it is a token bucket of the limiter's rate and capacity that holds one permit: of the
-//! permits of cost 1 at most `1 + t·count/period` are granted in the first `t` µs, so that the waiting
-//! requests are no burst. The rule of the limiter applies as well, and the later instant wins. When the bucket is full the
-//! gate delays no request any more, and is removed; from then on fixed windows may again grant `count` at the end of one
-//! window and `count` at the beginning of the next.
+//! An upstream that answers 429 with `Retry-After: 6` refuses every call of the next 6 s, whatever the rule of the limiter
+//! allows. The *gate* closes the limiter until an instant. Then the limiter has the level that its rule gives it, but the calls
+//! that waited are no burst: permits flow one by one at the *working rate*. The rule applies as well, and the later instant
+//! wins, so the written rate is never exceeded.
 //!
-//! A pause of a second says nothing about an hour: a limiter of 1000 an hour had lost all of them, and 18 of 20 later calls
-//! were refused. So the bucket of a limiter whose period is more than [`MOST_PAUSES`] times the pause keeps its level: it holds
-//! what it would hold without the pause, all of it if there was no gate before.
+//! The working rate is a function of the time since the pause alone, as in CUBIC (RFC 9438): nothing has to tick. With t in
+//! units of the period or of the pause, whichever is longer, and the *knee*, the rate that the upstream accepted lately:
 //!
-//! A leaky bucket and a warm-up grant one permit at a time by themselves, so their gate ends with the pause.
-//! The pause of a [`Concurrency`](super::Concurrency) is part of its state.
+//! ```text
+//! t <= 20        knee · (1 - depth · (1 - t/20)³)                        back to the neighbourhood of the knee
+//! 20 <= t <= 30  knee + (written - knee) · ((t - 20)/10)⁴                slowly past it, then faster
+//! ```
+//!
+//! A refusal lowers the knee. The first one may have no cause in the rate: the knee is the written rate, of which 3 % are given
+//! up for a while. If the rate had come past its knee when the refused call was sent, the new one is 2 % below that rate.
+//! Before, it is that rate; and each refusal soon after another one doubles the depth. Within the first unit it is what was
+//! granted in that unit, at least half of the rate. Calls that were sent before the pause are refused for the same reason, so
+//! these refusals only prolong it. A model of 3 gateways at 30/s with a stranger on a fifth of the quota found these numbers:
+//! 77 % of what the stranger leaves was used, with 0.5 % refused.
+//!
+//! A pause of a second says nothing about an hour: a limiter whose period is more than [`MOST_PAUSES`] times the pause keeps its
+//! level and its rate. The pause of a [`Concurrency`](super::Concurrency) is part of its state, and it has no rate.
 
-use super::{Algorithm, EXACT, Grant, Level, MAX_BUDGET, Micros, Open, OpenRate};
+mod curve;
+
+use super::{
+    Algorithm, EXACT, Grant, Level, MAX_BUDGET, Micros, Open, OpenRate, auto_rate::Nanohertz,
+};
+use curve::Curve;
 
 /// The longest pause, µs: 366 days. It keeps instants exact.
 pub const MAX_PAUSE: Micros = 366 * 86_400 * 1_000_000;
-/// A pause empties a limiter unless its period is longer than so many of the pause.
+/// A pause lowers the rate of a limiter unless its period is longer than so many of the pause.
 pub const MOST_PAUSES: i64 = 10;
-/// The `spent` of a bucket that holds all permits at the end of its pause, whatever the rule is.
-const FULL: i64 = 1 - EXACT;
+/// The parts of a permit in which a gate counts.
+const PART: i64 = 1_000_000;
+/// Part of the working rate that refusals leave past the knee, and in the first unit at least.
+const LESS: f64 = 0.98;
+const HALF: f64 = 0.5;
+/// A knee is at least this part of the written rate: an upstream that is broken for a minute is no reason to learn of its return
+/// an hour later.
+const LEAST: f64 = 0.01;
+/// The most refusals in a row that make the curve deeper.
+const MOST_EARLY: u8 = 4;
 
-/// Until when a limiter is paused, and what it has granted since.
+/// Until when a limiter is paused, the working rate from then on, and what it has granted since.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Gate {
     /// The end of the pause, µs of the store's clock.
     pub until: Micros,
-    /// The time of the permits that were granted for instants from `until` on, each by the rule of its request, ns. A number of
-    /// permits would become another time when the rate of the limiter changes. Below 0 it is the time of the permits that the
-    /// bucket holds at `until` besides the first one.
+    /// The instant at which the working rate begins, µs of the store's clock. It names the curve in grants.
+    pub from: Micros,
+    /// The permits that were granted for instants from `from` on, in millionths. What was left unused counts as granted.
     pub spent: i64,
+    /// The rate that the upstream accepted lately; 0 where the limiter has no working rate.
+    pub knee: Nanohertz,
+    /// The unit of time of the curve, µs.
+    pub unit: Micros,
+    /// How many refusals in a row came soon after another one.
+    pub early: u8,
     /// The status of the upstream's answer that caused the pause, such as 429.
     pub status: u16,
 }
 
-/// The token bucket that a gate is after its pause: a permit each `period / count` µs, and at most `most` of
-/// them at once.
+/// A refusal by an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Ramp {
-    period: i64,
-    count: i64,
-    most: i64,
+pub struct Refusal {
+    /// How long nothing is granted, µs.
+    pub span: Micros,
+    /// The status of the answer, such as 429.
+    pub status: u16,
+    /// The unit of time of the curve, µs; 0 for a pause that says nothing about the rate.
+    pub unit: Micros,
+    /// How long ago the refused call was sent, µs.
+    pub ago: Micros,
 }
 
 /// A gate while it is worked on, with the rule of its limiter.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct OpenGate {
     gate: Gate,
-    ramp: Ramp,
+    /// `None` for a pause that leaves the rate as it is.
+    curve: Option<Curve>,
     now: Micros,
 }
 
 // === impl Gate ===
 
 impl Gate {
-    /// The gate of a pause of `span` µs that begins `now`.
+    /// The gate of a pause of `span` µs that begins `now` and leaves the rate as it is.
     pub fn new(now: Micros, span: Micros, status: u16) -> Self {
-        Self { until: now + span.clamp(0, MAX_PAUSE), spent: 0, status }
+        let until = now + span.clamp(0, MAX_PAUSE);
+        Self { until, from: until, status, ..Self::default() }
     }
 
-    /// The gate of a limiter that has promised permits for instants after the pause. These keep their slots, so they count as
-    /// spent: the requests that ask again would get slots between theirs, with the permits that the pause has left unused.
-    #[must_use]
-    pub fn beside(self, open: &Open, rule: &Algorithm) -> Self {
-        let spent = Ramp::of(rule).time(open.promised_after(self.until - 1));
-        Self { spent: (spent as i64).min(EXACT - 1), ..self }
-    }
-
-    /// The gate of a pause that says nothing about the level of its limiter.
-    #[must_use]
-    pub fn keeping_level(self) -> Self {
-        Self { spent: FULL, ..self }
-    }
-
-    /// The gate of two pauses: the one that ends later. Among equals the older one stays, with its grants.
+    /// The gate of two pauses: the one that ends later. Among equals the older one stays.
     #[must_use]
     pub fn or_later(self, new: Self) -> Self {
         if new.until > self.until { new } else { self }
     }
-}
 
-// === impl Ramp ===
-
-impl Ramp {
-    fn of(rule: &Algorithm) -> Self {
-        let facts = rule.facts();
-        if facts.spaces_permits() {
-            return Self { period: 0, count: 1, most: 1 };
+    /// The gate after a refusal at `now`, where `old` is the gate before, and whether the working rate has fallen.
+    pub fn refused(
+        old: Option<&OpenGate>,
+        now: Micros,
+        refusal: Refusal,
+        rule: &Algorithm,
+    ) -> (Self, bool) {
+        let Refusal { span, status, unit, ago } = refusal;
+        let new = Self::new(now, span, status);
+        let Some(OpenGate { gate, curve, .. }) = old else {
+            return if unit == 0 { (new, false) } else { (new.lowered(None, unit, rule), true) };
+        };
+        let until = gate.until.max(new.until);
+        let status = if new.until > gate.until { status } else { gate.status };
+        if unit == 0 {
+            return (Self { until, status, ..*gate }, false);
         }
-        let [period, count] = facts.pace;
-        Self { period, count, most: facts.capacity }
+        let sent = now - ago;
+        let later = Self { until, from: until, status, ..Self::default() };
+        match curve {
+            // It was sent before the refusal of the pause was known.
+            Some(_) if sent < gate.until && until == gate.until => (*gate, false),
+            Some(curve) if sent < gate.until => {
+                // Those with earlier slots ask again; the others keep theirs, and count.
+                let covered = (curve.permits(until - gate.from) * PART as f64).floor() as i64;
+                (
+                    Self {
+                        until,
+                        from: until,
+                        status,
+                        spent: (gate.spent - covered).max(0),
+                        ..*gate
+                    },
+                    false,
+                )
+            }
+            Some(curve) => (later.lowered(Some((gate, curve, sent)), unit, rule), true),
+            None => (later.lowered(None, unit, rule), true),
+        }
     }
 
-    /// The time in which `permits` flow in, ns. Both twins compute in doubles and round up.
-    fn time(self, permits: i64) -> f64 {
-        (permits as f64 * self.period as f64 * 1_000.0 / self.count as f64).ceil()
-    }
-
-    /// The time of `spent` ns and of `permits` more, µs; 0 for permits that the bucket holds.
-    fn span(self, spent: i64, permits: i64) -> Micros {
-        ((spent as f64 + self.time(permits)) / 1_000.0).ceil().max(0.0) as Micros
+    /// This gate with the working rate after a refusal, where a call that was `sent` by a curve was refused.
+    fn lowered(
+        self,
+        before: Option<(&Self, &Curve, Micros)>,
+        unit: Micros,
+        rule: &Algorithm,
+    ) -> Self {
+        let written = Curve::written(rule);
+        let (knee, early) = match before {
+            None => (written, 0),
+            Some((gate, curve, sent)) => {
+                let after = sent - gate.from;
+                let (rate, early) = (curve.rate(after), (gate.early + 1).min(MOST_EARLY));
+                if after < gate.unit {
+                    let passed = curve.permits(after) / gate.unit as f64;
+                    (passed.max(rate * HALF).min(rate), early)
+                } else if curve.is_early(after) {
+                    (rate, early)
+                } else if curve.is_past_knee(after) {
+                    (rate * LESS, 0)
+                } else {
+                    (rate, 0)
+                }
+            }
+        };
+        let knee = knee.max(written * LEAST).max((1.0 / unit as f64).min(written));
+        Self { knee: Curve::stored(knee), unit, early, ..self }
     }
 }
 
@@ -111,7 +177,8 @@ impl Ramp {
 impl OpenGate {
     /// Reads the gate of a limiter at `now`; `None` when the gate delays no request any more.
     pub fn new(gate: Gate, now: Micros, rule: &Algorithm) -> Option<Self> {
-        let open = Self { gate, ramp: Ramp::of(rule), now };
+        let curve = (gate.knee > 0).then(|| Curve::new(&gate, rule));
+        let open = Self { gate, curve, now };
         (open.ends() > now).then_some(open)
     }
 
@@ -122,20 +189,8 @@ impl OpenGate {
 
     /// The instant from which the gate delays no request any more, µs of the store's clock.
     pub fn ends(&self) -> Micros {
-        self.gate.until + self.ramp.span(self.gate.spent, self.ramp.most - 1)
-    }
-
-    /// The gate of this pause and another one: the one that ends later. Permits that were granted for instants after the later
-    /// end keep their slots, so they count as spent through the new gate: otherwise their slots would be granted twice. A new
-    /// gate that keeps the level holds what this one would hold by then.
-    #[must_use]
-    pub fn or_later(&self, new: Gate) -> Gate {
-        let later = new.until - self.gate.until;
-        if later > 0 {
-            Gate { spent: (self.gate.spent - later * 1_000).max(new.spent), ..new }
-        } else {
-            self.gate
-        }
+        self.curve
+            .map_or(self.gate.until, |curve| (self.gate.from + curve.length()).max(self.gate.until))
     }
 
     /// How long the pause still takes, µs.
@@ -143,14 +198,24 @@ impl OpenGate {
         (self.gate.until - self.now).max(0)
     }
 
-    /// The first instant at which the gate grants `cost` permits, µs from now; it may be past.
-    fn at(&self, cost: i64) -> Micros {
-        self.gate.until + self.ramp.span(self.gate.spent, cost - 1) - self.now
+    /// The permits that count as granted by now, in millionths: unused ones are not saved.
+    fn spent(&self, curve: Curve) -> i64 {
+        let flown = curve.permits(self.now - self.gate.from) * PART as f64;
+        self.gate.spent.max(flown.floor().min(EXACT as f64 - 1.0) as i64)
+    }
+
+    /// The first instant at which the gate grants a permit, µs from now; it may be past. Whoever takes many at once is followed
+    /// by a longer gap.
+    fn at(&self) -> Micros {
+        let opens = self.gate.until - self.now;
+        let Some(curve) = self.curve else { return opens };
+        let after = curve.time(self.spent(curve) as f64 / PART as f64);
+        opens.max(self.gate.from + after - self.now)
     }
 
     /// The same as [`OpenRate::earliest`] for a limiter with this gate.
     pub fn earliest(&self, open: &Open, from: Micros, cost: i64) -> (Micros, i64) {
-        let at = self.at(cost).max(from);
+        let at = self.at().max(from);
         // Later than the longest budget only the time of the refusal is computed.
         let (earliest, start) = open.earliest(at.min(MAX_BUDGET), cost);
         (earliest.max(at), start)
@@ -159,10 +224,11 @@ impl OpenGate {
     /// The same as [`OpenRate::take`] for a limiter with this gate. The grant names the gate.
     pub fn take(&mut self, open: &mut Open, start: i64, cost: i64) -> Grant {
         let mut grant = open.take(start, cost);
-        let spent = self.gate.spent as f64 + self.ramp.time(cost);
-        self.gate.spent = (spent as i64).min(EXACT - 1);
+        if let Some(curve) = self.curve {
+            self.gate.spent = (self.spent(curve) + cost * PART).min(EXACT - 1);
+        }
         if let Some(field) = open.facts().gate_field {
-            *field(&mut grant) = self.gate.until;
+            *field(&mut grant) = self.gate.from;
         }
         grant
     }
@@ -172,10 +238,8 @@ impl OpenGate {
     /// may have no use for them, because it was full again meanwhile; the gate has.
     pub fn refund(&mut self, open: &Open, mut grant: Grant, cost: i64) {
         let field = open.facts().gate_field;
-        if field.is_some_and(|field| *field(&mut grant) == self.gate.until) {
-            let spent = self.gate.spent as f64 - self.ramp.time(cost);
-            let least = if self.gate.spent < 0 { FULL } else { 0 };
-            self.gate.spent = spent.max(least as f64) as i64;
+        if self.curve.is_some() && field.is_some_and(|field| *field(&mut grant) == self.gate.from) {
+            self.gate.spent = (self.gate.spent - cost * PART).max(0);
         }
     }
 
@@ -183,21 +247,18 @@ impl OpenGate {
     pub fn level(&self, open: &Open) -> Level {
         let Level { remaining, reset_after, .. } = open.level();
         Level {
-            remaining: remaining.min(self.remaining()),
+            remaining: if self.at() > 0 {
+                0
+            } else {
+                remaining.min(self.curve.map_or(remaining, |_| 1))
+            },
             next: self.earliest(open, 0, 1).0,
-            reset_after: reset_after.max(self.ends() - self.now),
+            reset_after: reset_after.max(self.paused()),
             paused: self.paused(),
+            rate: self
+                .curve
+                .map_or(0, |curve| Curve::stored(curve.rate(self.now - self.gate.from))),
         }
-    }
-
-    /// How many permits of cost 1 the gate grants now.
-    fn remaining(&self) -> i64 {
-        let Self { gate, ramp, now } = *self;
-        if now < gate.until {
-            return 0;
-        }
-        let room = ((now - gate.until) * 1_000 - gate.spent) as f64;
-        ((room * ramp.count as f64 / (ramp.period as f64 * 1_000.0)).floor() as i64 + 1).max(0)
     }
 }
 

@@ -7,7 +7,7 @@ local common, holes, timeline = require 'common', require 'timeline.holes', requ
 local floor = math.floor
 
 local M = {
-  kind = 76, lease = false, born_at = timeline.BORN_AT,
+  kind = 76, lease = false, names = 'aux', born_at = timeline.BORN_AT,
   lasts = timeline.reset_after, write = timeline.write, used_up = timeline.used_up, take = timeline.take, refund = holes.refund,
 }
 
@@ -16,6 +16,8 @@ function M.rule(text, from)
   if longest_wait >= common.MAX_BUDGET then longest_wait = nil end
   return { kind = M.kind, per = per, den = den, most = most, saved = 1, longest_wait = longest_wait }
 end
+
+function M.pace(rule) return rule.per, rule.den end
 
 function M.read(raw, now, rule)
   local open = timeline.read(raw, now, rule)

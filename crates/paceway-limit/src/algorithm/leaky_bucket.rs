@@ -92,7 +92,8 @@ impl RateRule for LeakyBucket {
             debt: |level| level.reset_after,
             endless,
             spent: endless,
-            gate_field: None,
+            gate_field: Some(|grant| &mut grant.aux),
+            spaces_permits: true,
         }
     }
 
@@ -172,15 +173,11 @@ impl OpenRate for Open {
 
     fn promise(&mut self, _at: Micros, _start: i64) {}
 
-    fn promised_after(&self, _instant: Micros) -> i64 {
-        0
-    }
-
     /// One permit can be taken now, or none.
     fn level(&self) -> Level {
         let next = self.earliest(0, 1).0;
         let reset_after = self.line.reset_after();
-        Level { remaining: i64::from(next == 0), next, reset_after, paused: 0 }
+        Level { remaining: i64::from(next == 0), next, reset_after, paused: 0, rate: 0 }
     }
 
     fn close(self) -> Option<(State, Micros)> {

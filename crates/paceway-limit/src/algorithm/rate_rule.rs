@@ -73,9 +73,10 @@ pub struct RateFacts {
     /// granted once more.
     pub spent: Algorithm,
     /// The field of a grant that names the gate through which it was taken, 0 for none: one that the algorithm does not use
-    /// itself. `None` for a rule that grants one permit at a time and keeps the time between two of them by itself, so that a
-    /// gate counts none.
+    /// itself. `None` where it uses all: permits that come back to such a limiter do not come back to its gate.
     pub gate_field: Option<fn(&mut Grant) -> &mut Micros>,
+    /// Whether the limiter keeps the time between two permits by itself, so that it never grants two at once.
+    pub spaces_permits: bool,
 }
 
 /// How the permits of a rule come back.
@@ -106,11 +107,6 @@ impl RateFacts {
         let ticks = i128::from((span - 2).max(0)) * den;
         i64::try_from((ticks + per - 1) / per).unwrap_or(i64::MAX)
     }
-
-    /// Whether the limiter keeps the time between two permits by itself, so that it never grants two at once.
-    pub fn spaces_permits(&self) -> bool {
-        self.gate_field.is_none()
-    }
 }
 
 /// The state of a rate while it is worked on: read at one `now`, changed in memory, and then kept or dropped. An
@@ -136,10 +132,6 @@ pub trait OpenRate {
     /// Notes that the request that took the permits at `start` waits until `at`, µs from now. Permits that come back to a bucket
     /// must not be granted within those of requests that wait.
     fn promise(&mut self, at: Micros, start: i64);
-
-    /// How many permits a bucket or a sliding window has promised for instants after `instant` (µs of the store's clock), with
-    /// those that were given back; 0 for the other algorithms.
-    fn promised_after(&self, instant: Micros) -> i64;
 
     /// How full the limiter is at this instant; the state does not change.
     fn level(&self) -> Level;

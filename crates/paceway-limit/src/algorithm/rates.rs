@@ -105,10 +105,6 @@ macro_rules! rates {
                 each!(Self, self, open => open.promise(at, start));
             }
 
-            fn promised_after(&self, instant: Micros) -> i64 {
-                each!(Self, self, open => open.promised_after(instant))
-            }
-
             fn level(&self) -> Level {
                 each!(Self, self, open => open.level())
             }

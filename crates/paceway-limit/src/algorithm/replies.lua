@@ -5,7 +5,7 @@ local reserve, states, wire = require 'reserve', require 'state', require 'wire'
 local M = {}
 
 local pack, rep, unpack = struct.pack, string.rep, unpack
-local FOREIGN, PAUSED = wire.FOREIGN, wire.PAUSED
+local FOREIGN, GATED = wire.FOREIGN, wire.GATED
 -- Lua passes a few thousand arguments at most.
 local MOST = 1000
 
@@ -41,23 +41,24 @@ function M.push_part(part)
   n = n + 5
 end
 
-function M.push_level(code, remaining, next, reset_after, paused)
+function M.push_level(code, remaining, next, reset_after, paused, rate)
   numbers[n + 1], numbers[n + 2], numbers[n + 3], numbers[n + 4] = code, remaining, next, reset_after
   n = n + 4
-  if paused > 0 then
-    numbers[n - 3] = code + PAUSED
-    M.push(paused)
+  if paused > 0 or rate then
+    numbers[n - 3] = code + GATED
+    M.push_pair(paused, rate or 0)
   end
 end
 
 -- Returns where the wait until the next try is, which may be replaced.
-function M.push_decision(code, at, retry_after, bound, remaining, next, reset_after, paused)
+function M.push_decision(code, at, retry_after, bound, remaining, next, reset_after, paused, rate)
   local first = n + 1
-  if paused > 0 then code = code + PAUSED end
+  local gated = paused > 0 or rate
+  if gated then code = code + GATED end
   numbers[n + 1], numbers[n + 2], numbers[n + 3], numbers[n + 4] = code, at, retry_after, bound
   numbers[n + 5], numbers[n + 6], numbers[n + 7] = remaining, next, reset_after
   n = n + 7
-  if paused > 0 then M.push(paused) end
+  if gated then M.push_pair(paused, rate or 0) end
   return first + 2
 end
 

@@ -128,14 +128,16 @@ function M.decide(wants, budget, ticket)
 end
 
 function M.tightest(wants)
-  local bound, least, next, reset, paused = 1, states.level(wants[1].state, wants[1].enforce)
+  local bound, least, next, reset, paused, rate = 1, states.level(wants[1].state, wants[1].enforce)
   for i = 2, wants[1].is_permits and #wants or 0 do
     if wants[i].is_permits then
-      local remaining, its_next, its_reset, its_pause = states.level(wants[i].state, true)
-      if remaining < least then bound, least, next, reset, paused = i, remaining, its_next, its_reset, its_pause end
+      local remaining, its_next, its_reset, its_pause, its_rate = states.level(wants[i].state, true)
+      if remaining < least then
+        bound, least, next, reset, paused, rate = i, remaining, its_next, its_reset, its_pause, its_rate
+      end
     end
   end
-  return bound, least, next, reset, paused
+  return bound, least, next, reset, paused, rate
 end
 
 return M

@@ -9,7 +9,6 @@ use super::{
     gate::OpenGate,
     token_bucket::BlockAsk,
 };
-use adjust::take_through;
 pub use adjust::{charge, lower};
 use smallvec::SmallVec;
 
@@ -288,7 +287,10 @@ fn take_one(
     }
     let Some(open) = open.rate_mut() else { return Part::NOTHING };
     if enforce {
-        let grant = take_through(open, gate.as_deref_mut(), start, cost);
+        let grant = match gate {
+            Some(gate) => gate.take(open, start, cost),
+            None => open.take(start, cost),
+        };
         if at > 0 {
             open.promise(at, start);
         }
@@ -316,7 +318,7 @@ impl Want<'_> {
         match self.enforced_rate() {
             Some(rate) => rate.level(),
             None if self.enforce => self.open.level(),
-            None => Level { paused: 0, ..self.open.level() },
+            None => Level { paused: 0, rate: 0, ..self.open.level() },
         }
     }
 }

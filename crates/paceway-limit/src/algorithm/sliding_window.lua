@@ -25,7 +25,7 @@ function M.rule(text, from)
   return rule
 end
 
-function M.ramp(rule) return rule.span, rule.count, rule.count end
+function M.pace(rule) return rule.span, rule.count end
 
 local function last_broken(open, law, i, at, number, cost)
   local ahead = open.ahead
@@ -138,11 +138,6 @@ function M.refund(open, at, _, born, _, cost)
   end
   open.fresh = state.is_past(open)
   return found
-end
-
-function M.promised_after(open, at)
-  if open.fresh then return 0 end
-  return state.number(open) - state.first_after(open, at)
 end
 
 local function remaining(open)

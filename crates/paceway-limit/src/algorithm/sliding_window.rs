@@ -119,6 +119,7 @@ impl RateRule for SlidingWindow {
             endless: (*self).into(),
             spent: (*self).into(),
             gate_field: Some(|grant| &mut grant.aux),
+            spaces_permits: false,
         }
     }
 
@@ -354,15 +355,11 @@ impl OpenRate for Open {
 
     fn promise(&mut self, _at: Micros, _start: i64) {}
 
-    fn promised_after(&self, instant: Micros) -> i64 {
-        if self.fresh { 0 } else { self.state.number() - self.state.first_after(instant) }
-    }
-
     fn level(&self) -> Level {
         let last = self.state.last_of_all() + self.rule.span;
         let reset_after = if self.fresh { 0 } else { (last - self.now).max(0) };
         let next = self.earliest(0, 1).0;
-        Level { remaining: self.remaining(), next, reset_after, paused: 0 }
+        Level { remaining: self.remaining(), next, reset_after, paused: 0, rate: 0 }
     }
 
     fn close(self) -> Option<(State, Micros)> {

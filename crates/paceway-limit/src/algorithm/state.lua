@@ -32,7 +32,15 @@ local function load(state)
   local piece, raw, gate = algorithm.piece
   if piece then raw = common.ask('GETRANGE', key, 0, gates.SIZE + piece - 1) else raw = common.ask('GET', key) end
   if raw == nil then return nil end
-  if raw and byte(raw) == 80 then gate, raw = gates.read(algorithm, key, raw, rule) end
+  if raw then
+    local letter = byte(raw)
+    if letter == gates.LETTER then
+      gate, raw = gates.read(algorithm, key, raw, rule)
+    elseif letter == gates.FORMER and #raw >= gates.FORMER_SIZE then
+      gates.replace(key, nil)
+      return load(state)
+    end
+  end
   -- An absent string has empty pieces.
   if piece and raw == '' then raw = false end
   local now, lost_at, skip = call.now, call.lost_at, gate and gates.SIZE or 0
@@ -147,7 +155,7 @@ function M.save_all()
   end
 end
 
--- remaining, next, reset_after, paused
+-- remaining, next, reset_after, paused, and the working rate if there is one
 function M.level(state, enforce)
   local algorithm, open = state.algorithm, state.open
   local gate, paused = enforce and open.gate, 0

@@ -15,7 +15,7 @@ function M.rule(text, from)
   return { kind = M.kind, per = per, den = den, most = most, saved = most }
 end
 
-function M.ramp(rule) return rule.per, rule.den, rule.most end
+function M.pace(rule) return rule.per, rule.den end
 
 function M.earliest(open, from, cost)
   local rule = open.rule
@@ -33,13 +33,6 @@ function M.refund(open, whole, ticks, born, _, cost) return credits.settle(open,
 function M.promise(open, at, start)
   local rule = open.rule
   if start - at * rule.den < rule.most * rule.per then credits.promise(open, at, start) end
-end
-
-function M.promised_after(open, at)
-  local rule, from = open.rule, at - open.now
-  if from > common.MAX_BUDGET then return 0 end
-  local full = max(from, 0) * rule.den + rule.most * rule.per
-  return max(common.ceil_div(open.tail - full, rule.per), 0)
 end
 
 -- Takes permits for requests that cost the same, one after the other, as far as their budgets allow: `budgets` has one number for

@@ -111,6 +111,7 @@ impl RateRule for TokenBucket {
             endless: (*self).into(),
             spent: (*self).into(),
             gate_field: Some(|grant| &mut grant.aux),
+            spaces_permits: false,
         }
     }
 
@@ -212,15 +213,6 @@ impl OpenRate for Open {
         self.line.settle(grant, cost)
     }
 
-    fn promised_after(&self, instant: Micros) -> i64 {
-        let (pace, from) = (self.rule.pace(), instant - self.line.now);
-        if from > MAX_BUDGET {
-            return 0;
-        }
-        let full = from.max(0) * self.rule.den + pace.full();
-        ceil_div(self.line.tail - full, pace.per).max(0)
-    }
-
     fn level(&self) -> Level {
         let pace = self.rule.pace();
         let permits = |start: i64, end: i64| {
@@ -236,6 +228,7 @@ impl OpenRate for Open {
             next: self.earliest(0, 1).0,
             reset_after: self.line.reset_after(),
             paused: 0,
+            rate: 0,
         }
     }
 

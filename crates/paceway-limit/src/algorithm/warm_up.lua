@@ -13,6 +13,8 @@ local VERSION, MAX_BUDGET, ceil_div = common.VERSION, common.MAX_BUDGET, common.
 
 local HEAD, WIDTH = '<BBi8i8i8i8i8i8i8i8i8i8', 3
 
+function M.pace(rule) return rule.per, rule.den end
+
 function M.used_up(rule, now, _, to)
   return struct.pack(HEAD, VERSION, M.kind, rule.per, rule.den, rule.most, rule.window, rule.factor, to, 0, now, now, rule.window)
 end

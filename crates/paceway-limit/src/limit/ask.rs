@@ -185,8 +185,7 @@ impl Reservation {
                 Doubt::Wait(until) => sleep_until(until).await,
             }
         }
-        let _turn = pauses.turn().await;
-        self.ask_again(renewed, left()).await
+        self.ask_in_turn(renewed, left).await
     }
 
     /// Pauses the limiter in the store again.

@@ -288,7 +288,7 @@ impl Limit {
 
     /// The greatest cost of a call under `rule`, in permits.
     pub(super) fn most(&self, rule: &Rule) -> i64 {
-        let spaces = rule.as_rate().is_some_and(|rate| rate.facts().spaces_permits());
+        let spaces = rule.as_rate().is_some_and(|rate| rate.facts().spaces_permits);
         let most = if spaces { 1 } else { rule.capacity() };
         self.max_cost.map_or(most, i64::from).min(rule.capacity())
     }

@@ -5,7 +5,7 @@ use crate::algorithm::{
     Grant, Level, Micros,
     concurrency::Ticket,
     fair::Place,
-    gate::{MAX_PAUSE, MOST_PAUSES},
+    gate::{MAX_PAUSE, MOST_PAUSES, Refusal},
     reserve::Parts,
     token_bucket::BlockAsk,
 };
@@ -116,10 +116,12 @@ pub struct Pause {
     /// How long nothing is granted, in µs from the store's now; at most [`MAX_PAUSE`].
     pub span: Micros,
     /// How long it takes as a whole, in µs: [`span`](Self::span) is what is left of that. It says nothing about a much longer
-    /// period ([`empties`](Self::empties)).
+    /// period ([`unit`](Self::unit)).
     pub whole: Micros,
     /// The status of the upstream's answer that asked for it, such as 429.
     pub status: u16,
+    /// How long ago the refused call was sent, in µs.
+    pub ago: Micros,
 }
 
 /// The store's reply to one [`Entry`].
@@ -188,19 +190,37 @@ impl Entry {
 impl Pause {
     /// The pause of `span`, or of [`MAX_PAUSE`] if that is shorter.
     pub fn of(span: Duration, status: u16) -> Self {
-        let span = Micros::try_from(span.as_micros()).unwrap_or(MAX_PAUSE).min(MAX_PAUSE);
-        Self { span, whole: span, status }
+        Self::for_micros(Micros::try_from(span.as_micros()).unwrap_or(MAX_PAUSE), status)
     }
 
-    /// The pause of `span` µs for limiters that have no permit left, whatever their periods are.
-    pub fn emptying(span: Micros, status: u16) -> Self {
-        Self { span, whole: MAX_PAUSE, status }
+    /// The pause of `span` µs, or of [`MAX_PAUSE`] if that is shorter.
+    pub fn for_micros(span: Micros, status: u16) -> Self {
+        let span = span.min(MAX_PAUSE);
+        Self { span, whole: span, status, ago: 0 }
     }
 
-    /// Whether a limiter begins with one permit after the pause. It keeps its level if its period is more than ten times the
-    /// pause.
-    pub fn empties(self, check: &Check) -> bool {
-        check.period <= self.whole.saturating_mul(MOST_PAUSES)
+    /// The same pause because of a call that was sent that long ago.
+    #[must_use]
+    pub fn since_sent(self, ago: Duration) -> Self {
+        Self { ago: Micros::try_from(ago.as_micros()).unwrap_or(MAX_PAUSE).min(MAX_PAUSE), ..self }
+    }
+
+    /// The pause of `span` µs that says nothing about the rate of a limiter.
+    pub fn keeping_rate(span: Micros, status: u16) -> Self {
+        Self { span, whole: 0, status, ago: 0 }
+    }
+
+    /// The unit of time in which the rate of a limiter returns after the pause, µs; 0 if it keeps its rate and its level, because
+    /// its period is more than ten times the pause.
+    pub fn unit(self, check: &Check) -> Micros {
+        let lowers = check.period <= self.whole.saturating_mul(MOST_PAUSES);
+        if lowers { check.period.max(self.whole).clamp(1, MAX_PAUSE) } else { 0 }
+    }
+
+    /// The same as the record of the limiter reads it.
+    pub fn refusal(self, check: &Check) -> Refusal {
+        let Self { span, status, ago, .. } = self;
+        Refusal { span: span.clamp(0, MAX_PAUSE), status, unit: self.unit(check), ago }
     }
 
     /// The entries that pause the limiters of a request, except those that only observe.

@@ -166,7 +166,7 @@ impl Store for Failover {
     fn pause(&self, checks: &Checks, pause: Pause) -> Answer<()> {
         let Process { local, health, .. } = &*self.process;
         for check in checks.iter().filter(|check| check.enforce) {
-            health.pauses.learn_first(&check.key, pause.span, pause.status);
+            health.pauses.learn_first(check, pause);
         }
         if self.is_away() {
             local.pause(health, checks);

@@ -94,11 +94,24 @@ pub struct KnownPause {
     /// How long it takes as a whole, as far as this process knows.
     whole: Micros,
     version: u64,
+    /// The number of the pause when it lowered the rate, so that all calls that wait ask again; 0 if it has not.
+    fell: u64,
     /// The store has said that it knows of this end, and has lost no states since. A pause that this process has learned from
     /// an answer of the upstream is on its way to the store until then.
     is_told: bool,
     /// The store decided as if there were no pause; when that was noticed.
     doubted: Option<Instant>,
+}
+
+/// How a pause is learned.
+#[derive(Debug, Clone, Copy)]
+struct Telling {
+    /// The store says so.
+    tells: bool,
+    /// When it was asked, if it is no message.
+    asked: Option<Instant>,
+    /// The pause lowers the rate of the limiter.
+    falls: bool,
 }
 
 /// The pauses that a process knew at some moment, such as the moment at which a call asked the store.
@@ -140,38 +153,42 @@ impl Pauses {
     /// Records that the store has paused the state `key` for `left` µs from now on because of an answer with `status` (0: not
     /// known). A pause is never shortened. The calls that wait for an instant within it are woken, the earliest first.
     pub fn learn(&self, key: &str, left: Micros, status: u16) {
-        self.learn_until(key, Instant::now() + span(left), status, true, None);
+        self.learn_until(key, Instant::now() + span(left), status, Telling::STORE);
+    }
+
+    /// The same for a pause that lowers the rate: all calls that wait are woken, once.
+    pub fn learn_fall(&self, key: &str, left: Micros, status: u16) {
+        let telling = Telling { falls: true, ..Telling::STORE };
+        self.learn_until(key, Instant::now() + span(left), status, telling);
     }
 
     /// The same for a pause of which the store does not know yet: this process has received the answer that causes it.
-    pub fn learn_first(&self, key: &str, left: Micros, status: u16) {
-        self.learn_until(key, Instant::now() + span(left), status, false, None);
+    pub fn learn_first(&self, check: &Check, pause: Pause) {
+        let telling = Telling { tells: false, asked: None, falls: pause.unit(check) > 0 };
+        let until = Instant::now() + span(pause.span);
+        self.learn_until(&check.key, until, pause.status, telling);
     }
 
     /// The same for a pause of which `left` µs were left at some instant since `asked`: when a call of the store was sent,
     /// say. The end that is learned is never later than the true one.
     pub fn learn_since(&self, key: &str, asked: Instant, left: Micros, status: u16) {
-        self.learn_until(key, asked + span(left), status, true, Some(asked));
+        let telling = Telling { asked: Some(asked), ..Telling::STORE };
+        self.learn_until(key, asked + span(left), status, telling);
     }
 
-    /// `tells`: the store says so, which was asked at `asked` if it is no message.
-    fn learn_until(
-        &self,
-        key: &str,
-        until: Instant,
-        status: u16,
-        tells: bool,
-        asked: Option<Instant>,
-    ) {
+    fn learn_until(&self, key: &str, until: Instant, status: u16, telling: Telling) {
+        let Telling { tells, asked, falls } = telling;
         let now = Instant::now();
         let covers = |known: KnownPause| {
-            known.covers(until, status) && (known.is_told || !(tells && known.ends_by(until)))
+            known.covers(until, status)
+                && (known.is_told || !(tells && known.ends_by(until)))
+                && !(falls && known.fell == 0)
         };
         // Every reply of a paused limiter says so.
         if until <= now || self.get(key).is_some_and(covers) {
             return;
         }
-        let event = {
+        let (event, falls) = {
             let mut table = self.table.write();
             if asked.is_some_and(|asked| table.outdated.is_some_and(|since| asked <= since)) {
                 return;
@@ -190,8 +207,11 @@ impl Pauses {
                 _ => tells,
             };
             let whole = before.map_or(0, |known| known.whole).max(left_until(until));
+            // Later refusals within the pause are of the calls that were sent before it.
+            let fell = before.map_or(0, |known| known.fell);
+            let falls = falls && fell == 0;
             // A call that was asked before the store knew of the pause may have been decided without it.
-            let is_news = grows || before.is_some_and(|known| known.is_told != is_told);
+            let is_news = grows || falls || before.is_some_and(|known| known.is_told != is_told);
             let (until, version) = match before {
                 Some(known) if !is_news => (known.until, known.version),
                 before => {
@@ -201,15 +221,18 @@ impl Pauses {
                     (until, self.version.fetch_add(1, SeqCst) + 1)
                 }
             };
-            table.put(&key, KnownPause { until, status, whole, version, is_told, doubted: None });
+            let fell = if falls { version } else { fell };
+            let known = KnownPause { until, status, whole, version, fell, is_told, doubted: None };
+            table.put(&key, known);
             self.count.store(table.count(), SeqCst);
-            match before {
+            let event = match before {
                 None => Some(PauseEvent::Began { key, until, status }),
                 Some(_) if grows => Some(PauseEvent::Grew { key, until, status }),
                 Some(_) => None,
-            }
+            };
+            (event, falls)
         };
-        self.waiting.wake(key, until);
+        self.waiting.wake(key, if falls { now + LONGEST } else { until });
         if let Some(event) = event {
             self.events.say(event);
         }
@@ -335,6 +358,13 @@ impl Pauses {
     }
 }
 
+// === impl Telling ===
+
+impl Telling {
+    /// By a message of the store.
+    const STORE: Self = Self { tells: true, asked: None, falls: false };
+}
+
 // === impl PauseTable ===
 
 impl PauseTable {
@@ -370,7 +400,7 @@ impl KnownPause {
 
     /// The same pause for a store.
     pub fn pause(&self) -> Pause {
-        Pause { span: self.left(), whole: self.whole, status: self.status }
+        Pause { span: self.left(), whole: self.whole, status: self.status, ago: 0 }
     }
 
     /// Whether the end `until`, as a message of the store tells it, is that of this pause or a later one.

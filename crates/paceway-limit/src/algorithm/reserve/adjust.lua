@@ -11,15 +11,17 @@ local CHARGES = 16
 local SLIDING_WINDOW, FIXED_WINDOW = 83, 70
 
 function M.lower(state, most)
-  if state.algorithm.lease then return end
+  local algorithm, open = state.algorithm, state.open
+  if algorithm.lease then return end
   for _ = 1, LOWERINGS do
-    local cost, start = states.level(state, true) - most, nil
+    local cost, start = algorithm.level(open) - most, nil
     while not start and cost > 0 do
-      local at, its_start = states.earliest(state, true, 0, cost)
+      local at, its_start = algorithm.earliest(open, 0, cost)
       if at <= 0 then start = its_start else cost = floor(cost / 2) end
     end
     if not start then return end
-    states.take(state, start, cost)
+    algorithm.take(open, start, cost)
+    state.dirty = true
   end
 end
 

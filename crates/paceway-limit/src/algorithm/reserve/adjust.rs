@@ -1,7 +1,6 @@
 //! Levels that change without a request: those of an upstream's quota, and charges. Twin of `reserve/adjust.lua`.
 
-use super::AskedRate;
-use crate::algorithm::{Grant, MAX_BUDGET, Open, OpenRate, gate::OpenGate};
+use crate::algorithm::{MAX_BUDGET, Open, OpenRate};
 
 /// The most grants by which one step lowers a level. Only a limiter with more holes than that keeps permits
 /// above the level, until the next step.
@@ -13,21 +12,19 @@ const CHARGES: usize = 16;
 /// Takes permits for now from the open state of a rate until at most `most` are left of those that can be taken now.
 /// An upstream that says how many calls remain knows of those of other programs. It never raises a level. Returns
 /// whether it took any.
-pub fn lower(open: &mut Open, mut gate: Option<&mut OpenGate>, most: i64) -> bool {
+pub fn lower(open: &mut Open, most: i64) -> bool {
     let mut lowered = false;
     for _ in 0..LOWERINGS {
-        let mut asked = AskedRate { open, cost: 1, gate: gate.as_deref() };
-        asked.cost = asked.level().remaining - most;
-        let mut found = None;
+        let (mut cost, mut found) = (open.level().remaining - most, None);
         // Permits in several holes are not taken as one grant.
-        while found.is_none() && asked.cost > 0 {
-            match asked.earliest(0) {
+        while found.is_none() && cost > 0 {
+            match open.earliest(0, cost) {
                 (..=0, start) => found = Some(start),
-                _ => asked.cost /= 2,
+                _ => cost /= 2,
             }
         }
-        let (cost, Some(start)) = (asked.cost, found) else { break };
-        take_through(open, gate.as_deref_mut(), start, cost);
+        let Some(start) = found else { break };
+        open.take(start, cost);
         lowered = true;
     }
     lowered
@@ -55,17 +52,4 @@ pub fn charge(open: &mut Open, permits: i64) -> i64 {
         left -= cost;
     }
     left
-}
-
-/// Takes permits, through the gate if there is one.
-pub(super) fn take_through(
-    open: &mut Open,
-    gate: Option<&mut OpenGate>,
-    start: i64,
-    cost: i64,
-) -> Grant {
-    match gate {
-        Some(gate) => gate.take(open, start, cost),
-        None => open.take(start, cost),
-    }
 }

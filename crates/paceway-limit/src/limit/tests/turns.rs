@@ -269,7 +269,7 @@ async fn a_pause_keeps_the_order() {
     }
     sleep(Duration::from_millis(975)).await;
     let checks = Checks::from([check(bucket(), "", 1)]);
-    let pause = Pause::emptying(5 * SECOND, 429);
+    let pause = Pause::for_micros(5 * SECOND, 429);
     shared.pause(&checks, pause).get().await.expect("an answer");
     let mut ended = Vec::new();
     for call in calls {
@@ -305,7 +305,7 @@ async fn a_reset_while_a_call_asks_the_store_wakes_it_afterwards(
     let store: Arc<dyn Store> = memory.clone();
     let check = check(bucket(), "tenant", 1);
     let checks: Checks = [if takes_turns { check } else { Check { turn: None, ..check } }].into();
-    let pause = Pause { span: 60 * SECOND, whole: 60 * SECOND, status: 429 };
+    let pause = Pause::for_micros(60 * SECOND, 429);
     store.pause(&checks, pause).get().await.expect("paused");
     let asked = ask(&store, &checks, Duration::from_secs(180)).await.expect("an answer");
     let Admission::Granted(mut reservation) = asked else { panic!("a slot") };

@@ -54,7 +54,10 @@ impl Store for MemoryStore {
         let entries: Vec<_> = pause.entries(checks).collect();
         self.run_at(self.now(), &entries);
         for check in checks.iter().filter(|check| check.enforce) {
-            self.shared.pauses.learn(&check.key, pause.span, pause.status);
+            match pause.unit(check) {
+                0 => self.shared.pauses.learn(&check.key, pause.span, pause.status),
+                _ => self.shared.pauses.learn_fall(&check.key, pause.span, pause.status),
+            }
         }
         Answer::Ready(Ok(()))
     }

@@ -130,9 +130,8 @@ impl MemoryStore {
     pub(super) fn lower_at(&self, now: Micros, check: &Check, remaining: i64) -> Level {
         let mut level = Level::default();
         self.change(now, check, |opened| {
-            let OpenedState { open, gate, .. } = &mut *opened;
-            let lower = |open| reserve::lower(open, gate.as_deref_mut(), remaining.max(0));
-            let lowered = open.rate_mut().is_some_and(lower);
+            let lower = |open| reserve::lower(open, remaining.max(0));
+            let lowered = opened.open.rate_mut().is_some_and(lower);
             level = opened.level();
             lowered
         });
@@ -151,19 +150,12 @@ impl MemoryStore {
 
     /// Pauses a limiter, and returns its level.
     pub(super) fn pause_at(&self, now: Micros, check: &Check, pause: Pause) -> Level {
-        let (gate, mut level) = (Gate::new(now, pause.span, pause.status), Level::default());
+        let (refusal, mut level) = (pause.refusal(check), Level::default());
         self.change(now, check, |opened| {
             if let Some(leases) = opened.open.leases() {
-                leases.pause(gate);
-            } else if let (Some(open), Some(rule)) =
-                (opened.open.rate_mut(), check.algorithm.as_rate())
-            {
-                let gate = if pause.empties(check) {
-                    gate.beside(open, rule)
-                } else {
-                    gate.keeping_level()
-                };
-                let gate = opened.gate.as_ref().map_or(gate, |old| old.or_later(gate));
+                leases.pause(Gate::new(now, refusal.span, refusal.status));
+            } else if let Some(rule) = check.algorithm.as_rate() {
+                let (gate, _) = Gate::refused(opened.gate.as_deref(), now, refusal, rule);
                 opened.gate = OpenGate::new(gate, now, rule).map(Box::new);
             }
             level = opened.level();

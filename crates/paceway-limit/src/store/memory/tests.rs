@@ -82,7 +82,7 @@ fn single_and_joint_calls_change_one_state() {
     assert!(at.iter().any(|grant| store.refund_at(NOW, &own, *grant) == Reply::Done(true)));
     assert_eq!(granted(&store, &own), 1);
     store.forget_at(NOW, &own);
-    store.pause_at(NOW, &own, Pause::emptying(MINUTE, 429));
+    store.pause_at(NOW, &own, Pause::for_micros(MINUTE, 429));
     assert_eq!(granted(&store, &own), 0);
 }
 

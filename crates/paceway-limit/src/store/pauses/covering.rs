@@ -51,7 +51,7 @@ impl Covering {
 
     /// The same pause for a store.
     pub fn pause(&self) -> Pause {
-        Pause { span: self.left(), whole: self.whole, status: self.status }
+        Pause { span: self.left(), whole: self.whole, status: self.status, ago: 0 }
     }
 }
 
@@ -72,8 +72,12 @@ impl Pauses {
             return None;
         }
         let covers = |(index, check): (usize, &Check)| {
-            let KnownPause { until, status, whole, version, is_told, .. } =
-                self.get(&check.key).filter(|known| check.enforce && at < known.until)?;
+            let KnownPause { until, status, whole, version, fell, is_told, .. } =
+                self.get(&check.key).filter(|_| check.enforce)?;
+            // Slots of the rate before the fall are too close to each other.
+            if at >= until && fell <= asked.0 {
+                return None;
+            }
             let is_lost = version <= asked.0;
             // The store's clock decides on the last 100 ms, which is how well the end is known here, once it knows of the
             // pause. A decision that is older would have said that the limiter is paused.

@@ -133,7 +133,7 @@ async fn a_grant_is_covered_by_a_pause_that_came_later() {
 async fn a_store_without_the_pause_yet_does_not_end_it() {
     let (pauses, checks) = (Pauses::default(), [check("a")]);
     let end = Instant::now() + KNOWN_WITHIN;
-    pauses.learn_first("a", 100_000, 429);
+    pauses.learn_first(&check("a"), Pause::for_micros(100_000, 429));
     let asked = pauses.version();
     let covers = |asked| {
         let now = Instant::now();
@@ -173,7 +173,7 @@ async fn a_lost_pause_is_restored_by_one_call() {
 async fn a_pause_that_the_store_has_ended_is_not_restored() {
     let (pauses, before) = (Pauses::default(), PauseVersion(0));
     pauses.learn("ended", 60 * SECOND, 429);
-    pauses.learn_first("first", 60 * SECOND, 429);
+    pauses.learn_first(&check("first"), Pause::for_micros(60 * SECOND, 429));
     assert_eq!(pauses.doubt("ended", before), Doubt::Ask);
     assert!(pauses.get("ended").is_some());
     assert_eq!(pauses.doubt("ended", pauses.version()), Doubt::Ask);

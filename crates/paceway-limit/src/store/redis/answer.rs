@@ -172,7 +172,7 @@ fn read_decision(checks: &Checks, code: i64, numbers: &mut Numbers<'_>) -> Optio
         return None;
     }
     let level = read_level(code, numbers)?;
-    let code = code % wire::PAUSED;
+    let code = code % wire::GATED;
     let queued = match code {
         2 => Some(Queued { deadline: numbers.next()?, ask_after: numbers.next()? }),
         _ => None,
@@ -214,12 +214,12 @@ fn read_tenants(count: i64, numbers: &mut Numbers<'_>) -> Option<Vec<TenantLevel
     Some(tenants)
 }
 
-/// Reads a level, which tells of a pause if the step's code says so.
+/// Reads a level, which tells of a gate if the step's code says so.
 fn read_level(code: i64, numbers: &mut Numbers<'_>) -> Option<Level> {
-    Some(Level {
-        remaining: numbers.next()?,
-        next: numbers.next()?,
-        reset_after: numbers.next()?,
-        paused: if code >= wire::PAUSED { numbers.next()? } else { 0 },
-    })
+    let (remaining, next, reset_after) = (numbers.next()?, numbers.next()?, numbers.next()?);
+    let level = Level { remaining, next, reset_after, ..Level::default() };
+    if code < wire::GATED {
+        return Some(level);
+    }
+    Some(Level { paused: numbers.next()?, rate: numbers.next()?, ..level })
 }

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     algorithm::{
-        Grant, Micros, Rule, concurrency::Ticket, fair::Place, gate::MAX_PAUSE, reserve::Part,
+        Grant, Micros, Rule, concurrency::Ticket, fair::Place, gate::Refusal, reserve::Part,
         token_bucket::BlockAsk,
     },
     store::{Check, Checks, Entry, OnLoss, Turn, turn::of_queue},
@@ -149,8 +149,8 @@ impl<'e> ScriptCall<'e> {
             }
             Entry::Look { check } => self.write(&wire::LOOK, slice::from_ref(check), &[]),
             Entry::Pause { check, pause } => {
-                let span = pause.span.clamp(0, MAX_PAUSE);
-                let numbers = [span, pause.status.into(), pause.empties(check).into()];
+                let Refusal { span, status, unit, ago } = pause.refusal(check);
+                let numbers = [span, status.into(), unit, ago];
                 self.write(&wire::PAUSE, slice::from_ref(check), &numbers);
             }
             Entry::Charge { check } => self.write(&wire::CHARGE, slice::from_ref(check), &[]),

@@ -107,7 +107,7 @@ fn exhausted(bound_by: usize) -> Decision {
         wait: MAX_BUDGET,
         retry_after: RETRY,
         bound_by,
-        level: Level { remaining: 0, next: RETRY, reset_after: RETRY, paused: 0 },
+        level: Level { next: RETRY, reset_after: RETRY, ..Level::default() },
         ..Decision::default()
     }
 }

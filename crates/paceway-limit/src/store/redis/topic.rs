@@ -81,7 +81,8 @@ impl Topic {
     }
 }
 
-/// Reads `KEY MICROS_LEFT STATUS`, which is about a pause (with nothing left, it has been ended), or `KEY MICROS_LEFT free`,
+/// Reads `KEY MICROS_LEFT STATUS`, which is about a pause (with nothing left, it has been ended; with `-` after the status it
+/// lowers the rate), or `KEY MICROS_LEFT free`,
 /// which is about a slot that has become free before others.
 fn hear(prefix: &str, pauses: &Pauses, message: &str) -> Option<()> {
     let mut words = message.rsplitn(3, ' ');
@@ -94,9 +95,11 @@ fn hear(prefix: &str, pauses: &Pauses, message: &str) -> Option<()> {
         pauses.openings().opened(key, Opening::new(Instant::now() + left));
         return Some(());
     }
-    let status = status.parse().ok()?;
+    let fell = status.strip_suffix('-');
+    let status = fell.unwrap_or(status).parse().ok()?;
     match left {
         ..=0 => pauses.end(key),
+        _ if fell.is_some() => pauses.learn_fall(key, left, status),
         _ => pauses.learn(key, left, status),
     }
     Some(())

@@ -27,7 +27,7 @@ const fn form(
 
 /// Replies: the code 1 with `at retry_after bound remaining next reset_after`, and for each limiter `at whole ticks born aux`;
 /// 0 with the first six for a request that is refused; 2 with these, `deadline` and `ask_after` for one that waits for a
-/// concurrency permit. The code is 10 more for a paused limiter, and the pause that is left comes after `reset_after`.
+/// concurrency permit. The code is 10 more for a limiter with a gate, and `paused rate` come after `reset_after`.
 pub(super) const RESERVE: EntryForm = form(b'D', "reserve", &["budget"], None);
 /// A deadline of -1: the request holds a permit already, which an observing limiter counts. Replies as [`RESERVE`].
 pub(super) const RESERVE_WITH_TICKET: EntryForm =
@@ -62,17 +62,18 @@ pub(super) const CHARGE: EntryForm = form(b'K', "charge", &[], None);
 pub(super) const RENEW: EntryForm = form(b'R', "renew", &["gateway", "number"], None);
 /// Replies 1; 0 if there was no state.
 pub(super) const FORGET: EntryForm = form(b'X', "forget", &[], None);
-/// Replies 1 with `remaining next reset_after`, and the pause as [`RESERVE`].
+/// Replies 1 with `remaining next reset_after`, and those of a gate as [`RESERVE`].
 pub(super) const LOOK: EntryForm = form(b'P', "look", &[], None);
-/// A `span` in µs; the level stays where `empties` is 0. Replies as [`LOOK`].
-pub(super) const PAUSE: EntryForm = form(b'Z', "pause", &["span", "status", "empties"], None);
+/// A pause of `span` µs, because a call that was sent `ago` µs ago was refused; the rate stays where `unit` is 0. Replies as
+/// [`LOOK`].
+pub(super) const PAUSE: EntryForm = form(b'Z', "pause", &["span", "status", "unit", "ago"], None);
 /// Replies as [`LOOK`].
 pub(super) const LOWER: EntryForm = form(b'M', "lower", &["most"], None);
 
 /// A reply to any entry instead: one of its keys holds a foreign value. The number of the key follows.
 pub(super) const FOREIGN: i64 = -1;
-/// The code of a reply is greater by this if its limiter is paused: then the level has a fourth number.
-pub(super) const PAUSED: i64 = 10;
+/// The code of a reply is greater by this if its limiter has a gate: then the level has two more numbers.
+pub(super) const GATED: i64 = 10;
 
 const FORMS: [&EntryForm; 16] = [
     &RESERVE,
@@ -96,7 +97,7 @@ const FORMS: [&EntryForm; 16] = [
 /// Returns the text of the library's module `wire`: for each letter the step, the form in which `struct.unpack` reads the numbers
 /// and the text, and the bytes of the numbers; and the codes of replies.
 pub(super) fn module() -> String {
-    let mut text = format!("return {{\n  FOREIGN = {FOREIGN}, PAUSED = {PAUSED},\n");
+    let mut text = format!("return {{\n  FOREIGN = {FOREIGN}, GATED = {GATED},\n");
     for EntryForm { letter, step, numbers, text: own } in FORMS {
         let letter = char::from(*letter);
         let form = "d".repeat(numbers.len()) + if own.is_some() { "dc0" } else { "" };

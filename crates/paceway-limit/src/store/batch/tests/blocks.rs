@@ -120,7 +120,7 @@ async fn every_disturbance_ends_the_permits_of_a_block(
     let admin = Batched::over(callee, pauses);
     match event {
         Event::Pause => {
-            let pause = Pause::emptying(3_000_000, 429);
+            let pause = Pause::for_micros(3_000_000, 429);
             store.pause(&checks, pause).get().await.expect("an answer");
         }
         Event::NewsOfAPause => store.pauses().learn(&checks[0].key, 100_000, 429),

@@ -13,7 +13,7 @@ fn checks(on_failure: OnFailure) -> Checks {
 }
 
 fn of(span: Micros) -> Pause {
-    Pause::emptying(span, 429)
+    Pause::for_micros(span, 429)
 }
 
 /// How long the store says that the limiter is paused.

@@ -1,0 +1,112 @@
+//! The working rate after a refusal, as a function of the time since: `gate.rs` explains it. Times are µs since it begins, and
+//! rates permits a µs. Twin of the first part of `gate.lua`: both compute in doubles, in the same order.
+
+use super::{Algorithm, Gate, Micros};
+use crate::algorithm::auto_rate::Nanohertz;
+
+/// The units after which the rate is that of the knee again, and those after which it is the written one.
+const BACK: f64 = 20.0;
+const WHOLE: f64 = 30.0;
+/// Before this part of the way back a refusal makes the curve deeper.
+const EARLY: f64 = 0.25;
+/// By which part the rate begins below the knee, and the greatest such part.
+const DEPTH: f64 = 0.03;
+const MOST_DEPTH: f64 = 0.3;
+/// A permit a µs in nanohertz.
+const PER_MICRO: f64 = 1e15;
+/// Newton's method ends when it moves by less than this, µs, and at the latest after so many steps.
+const PRECISE: f64 = 0.25;
+const STEPS: usize = 64;
+
+/// The working rate of a gate whose limiter has some rule.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Curve {
+    knee: f64,
+    written: f64,
+    unit: f64,
+    depth: f64,
+}
+
+// === impl Curve ===
+
+impl Curve {
+    pub(super) fn new(gate: &Gate, rule: &Algorithm) -> Self {
+        let written = Self::written(rule);
+        let knee = (gate.knee as f64 / PER_MICRO).min(written);
+        let depth = (DEPTH * f64::from(1_u32 << gate.early)).min(MOST_DEPTH);
+        Self { knee, written, unit: gate.unit as f64, depth }
+    }
+
+    /// The rate of a rule as it is written.
+    pub(super) fn written(rule: &Algorithm) -> f64 {
+        let [period, count] = rule.facts().pace;
+        count as f64 / period as f64
+    }
+
+    /// A rate as a record has it.
+    pub(super) fn stored(rate: f64) -> Nanohertz {
+        (rate * PER_MICRO).floor() as Nanohertz
+    }
+
+    /// The time until the rate is the written one.
+    pub(super) fn length(self) -> Micros {
+        (self.unit * WHOLE) as Micros
+    }
+
+    pub(super) fn is_early(self, after: Micros) -> bool {
+        (after as f64) < EARLY * BACK * self.unit
+    }
+
+    pub(super) fn is_past_knee(self, after: Micros) -> bool {
+        after as f64 >= BACK * self.unit
+    }
+
+    /// The rate at a time.
+    pub(super) fn rate(self, after: Micros) -> f64 {
+        self.rate_at(after.max(0) as f64 / self.unit)
+    }
+
+    /// How many permits flow until a time.
+    pub(super) fn permits(self, after: Micros) -> f64 {
+        self.permits_at(after.max(0) as f64 / self.unit)
+    }
+
+    fn rate_at(self, x: f64) -> f64 {
+        let Self { knee, written, depth, .. } = self;
+        if x < BACK {
+            let y = 1.0 - x / BACK;
+            return knee * (1.0 - depth * y * y * y);
+        }
+        let z = ((x - BACK) / (WHOLE - BACK)).min(1.0);
+        knee + (written - knee) * z * z * z * z
+    }
+
+    fn permits_at(self, x: f64) -> f64 {
+        let Self { knee, written, unit, depth } = self;
+        if x < BACK {
+            let y = 1.0 - x / BACK;
+            return knee * unit * (x + depth * BACK / 4.0 * (y * y * y * y - 1.0));
+        }
+        let past = (x - BACK).min(WHOLE - BACK);
+        let (z, over) = (past / (WHOLE - BACK), x - BACK - past);
+        let more = (written - knee) * z * z * z * z * past / 5.0;
+        unit * (knee * (BACK - depth * BACK / 4.0 + past) + more + written * over)
+    }
+
+    /// The time until `permits` have flown, rounded up. The rate never falls, so that Newton's method comes to it from above.
+    pub(super) fn time(self, permits: f64) -> Micros {
+        if permits <= 0.0 {
+            return 0;
+        }
+        let least = PRECISE / self.unit;
+        let mut x = permits / (self.knee * (1.0 - self.depth)) / self.unit;
+        for _ in 0..STEPS {
+            let step = (self.permits_at(x) - permits) / (self.rate_at(x) * self.unit);
+            x -= step;
+            if step < least {
+                break;
+            }
+        }
+        (x * self.unit).ceil() as Micros
+    }
+}
