@@ -52,7 +52,7 @@ pub struct Gate {
     pub until: Micros,
     /// The instant at which the working rate begins, µs of the store's clock. It names the curve in grants.
     pub from: Micros,
-    /// The permits that were granted for instants from `from` on, in millionths. What was left unused counts as granted.
+    /// The permits that were granted for instants from `from` on, in millionths. Permits that were left unused count as granted.
     pub spent: i64,
     /// The rate that the upstream accepted lately; 0 where the limiter has no working rate.
     pub knee: Nanohertz,
@@ -204,8 +204,8 @@ impl OpenGate {
         self.gate.spent.max(flown.floor().min(EXACT as f64 - 1.0) as i64)
     }
 
-    /// The first instant at which the gate grants a permit, µs from now; it may be past. Whoever takes many at once is followed
-    /// by a longer gap.
+    /// The first instant at which the gate grants a permit, µs from now; it may be past. A request that takes many at
+    /// once is followed by a longer gap.
     fn at(&self) -> Micros {
         let opens = self.gate.until - self.now;
         let Some(curve) = self.curve else { return opens };

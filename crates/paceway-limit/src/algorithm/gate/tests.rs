@@ -221,7 +221,7 @@ proptest! {
     }
 }
 
-/// 10/s, refused for a second: the permits flow at 9.7/s from then on, beginning with one; and whoever takes ten is followed by
+/// 10/s, refused for a second: the permits flow at 9.7/s from then on, beginning with one; and a request that takes ten is followed by
 /// the gap of ten.
 #[test]
 fn waiters_leave_a_pause_one_by_one() {

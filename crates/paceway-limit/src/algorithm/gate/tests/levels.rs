@@ -30,7 +30,7 @@ fn a_pause_of_a_second_leaves_an_hourly_limiter_its_level() {
     }
 }
 
-/// A short pause after a long one closes the limiter, and the working rate goes on.
+/// A short pause after a long one closes the limiter, and the working rate continues.
 #[test]
 fn a_short_pause_after_a_long_one_leaves_the_rate_as_it_is() {
     for rule in hourly() {
