@@ -26,7 +26,7 @@ pub use ledger::CountLedger;
 pub use limiter_plan::LimiterPlan;
 pub use recent::{MOST_RECENT, RecentReason, RecentRequest, RecentRequests};
 pub(crate) use redact::Redactor;
-pub(crate) use remainders::{Consequence, HeardRemainder, Remainders};
+pub(crate) use remainders::{Consequence, HeardRemainder, Left, Remainders};
 pub(crate) use route_policy::{RoutePolicy, Unpayable};
 pub(crate) use service_counts::ServiceCounts;
 pub(crate) use streaks::RefusalStreaks;

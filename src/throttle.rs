@@ -238,7 +238,7 @@ impl Default for ThrottleRules {
 // === impl Heard ===
 
 impl Heard {
-    /// Returns what remains of the quota that a limiter keeps with `rate` and `capacity`, the permits that it can give at once.
+    /// Returns the report on the quota that a limiter keeps with `rate` and `capacity`, the permits that it can give at once.
     /// `is_only_rate` is true if the request was charged to no other rate. `None` if no report is of this quota: one has its
     /// window, its limit or its name, or there is nothing else that it could be of.
     pub fn remaining(
@@ -247,10 +247,10 @@ impl Heard {
         rate: &Rate,
         capacity: u64,
         is_only_rate: bool,
-    ) -> Option<u64> {
+    ) -> Option<&QuotaReport> {
         let is_only = is_only_rate && self.quotas.len() == 1;
         let own = self.quotas.iter().filter(|own| own.is_of(limiter, rate, capacity, is_only));
-        own.map(|report| report.remaining).min()
+        own.min_by_key(|report| report.remaining)
     }
 }
 

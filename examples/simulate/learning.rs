@@ -278,7 +278,7 @@ impl Run {
         if had_rest && remaining == 0 && now - self.refused < span * SECOND {
             self.pause(now, LEAST_PAUSE.max(2 * SECOND / self.scene.rate));
         } else {
-            let lower = Entry::Lower { check: self.check(), remaining };
+            let lower = Entry::Lower { check: self.check(), remaining, span: 0 };
             self.store.run_at(EPOCH + now, &[lower]);
         }
     }

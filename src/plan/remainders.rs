@@ -4,10 +4,6 @@
 //! An upstream of 10,000 calls a second would otherwise cause as many calls of the store. So the store learns at most one
 //! value per key in 50 ms, the newest, and none that cannot lower the level.
 //!
-//! A busy limiter has no level to lower, because its next slots are promised. If the upstream has refused a call of the key
-//! lately, other programs use its quota, and the call after an answer that says "nothing remains" would be refused, too. So
-//! that answer pauses the limiter.
-//!
 //! An answer does not count the calls that were sent after its own, so these are deducted.
 
 use crate::{algorithm::Micros, store::Check};
@@ -15,7 +11,6 @@ use ahash::RandomState;
 use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::{HashMap, VecDeque},
-    mem,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -32,17 +27,12 @@ const MAX_SENT: usize = 256;
 const APART: u64 = 50_000;
 /// For how long a value bounds the level of a bucket, µs. An operator may have reset the limiter since.
 const BOUNDS: u64 = 1_000_000;
-/// For how long after a refusal an answer that says "nothing remains" pauses a limiter: a minute, or the time of 32 permits if
-/// that is longer. A limiter that is alone at its quota loses up to 2 % of its calls of that minute after a lone refusal. With
-/// 10 s the upstream refused 1.3 to 2.0 % of calls beside a stranger at a fifth of 50/s, and a caller saw it in two of four runs
-/// of 1,500; with a minute 0.7 to 0.9 %, and none in three.
-const SUSPECTED: u64 = 60_000_000;
-const SUSPECTED_PERMITS: u64 = 32;
-
+/// Resets in whole seconds seem to move by this, µs.
+const ROUNDED: u64 = 1_500_000;
 /// The newest values of one upstream. All workers share them.
 #[derive(Debug, Default)]
 pub(crate) struct Remainders {
-    /// Whether a value or a refusal of any key is known; every call reads it.
+    /// Whether a value of any key is known; every call reads it.
     is_begun: AtomicBool,
     all: Mutex<HashMap<Arc<str>, Remainder, RandomState>>,
 }
@@ -54,14 +44,14 @@ struct Remainder {
     sent: u64,
     /// The calls that this gateway has sent since: when, and their permits.
     since: VecDeque<(u64, i64)>,
-    /// Whether the newest value was enough for the request that came after it.
-    has_rest: bool,
-    /// When the upstream refused a call of this key last.
-    refused: Option<u64>,
     /// The value that the store learned last, and when.
     told: Option<(i64, u64)>,
     /// The value that the store learns when 50 ms are over.
     next: Option<i64>,
+    /// When the quota begins again, as the newest answer has it.
+    ends: u64,
+    /// That instant has moved, as that of a bucket that is full again does, and not by a period.
+    moves: bool,
 }
 
 /// The consequence of a value.
@@ -70,23 +60,30 @@ pub(crate) enum Consequence {
     /// Nothing: the value is older than another one, cannot lower the level, or replaces one that waits already.
     None,
     /// The store learns this value now: that of the answer, less the permits of calls that were sent since.
-    Tell(i64),
+    Tell(Left),
     /// The store learns the value that is the newest after this time, µs.
     TellIn(u64),
-    /// The upstream would refuse the next call, so the limiter is paused.
-    Pause,
+}
+
+/// The permits that are left of a quota, and for how many µs; 0 where that is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Left {
+    pub(crate) permits: i64,
+    pub(crate) span: Micros,
 }
 
 /// The rest of a limiter's quota, as an answer says it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HeardRemainder {
     pub(crate) remaining: i64,
-    /// The cost of the request, in permits.
-    pub(crate) cost: i64,
     /// The time of one permit by the rate of the limiter, µs.
     pub(crate) permit: Micros,
     /// Whether the limiter gets one permit after the other. A window may give back all at once.
     pub(crate) is_bucket: bool,
+    /// The time until the quota begins again, µs; 0 where that is not known.
+    pub(crate) reset: Micros,
+    /// The period of the limiter, µs.
+    pub(crate) period: Micros,
 }
 
 // === impl Remainders ===
@@ -99,7 +96,7 @@ impl Remainders {
         (sent, now): (u64, u64),
         heard: HeardRemainder,
     ) -> Consequence {
-        let HeardRemainder { remaining, cost, permit, is_bucket } = heard;
+        let HeardRemainder { remaining, permit, is_bucket, .. } = heard;
         let mut all = self.begun();
         let known = entry(&mut all, key, sent);
         if sent < known.sent {
@@ -109,19 +106,15 @@ impl Remainders {
         while known.since.front().is_some_and(|(at, _)| *at <= sent) {
             known.since.pop_front();
         }
+        known.note_reset(heard, now);
         let left = known.less_sent(remaining);
-        let had_rest = mem::replace(&mut known.has_rest, left >= cost);
-        // Some upstreams say 0 all the time, so only the first 0 after a larger value counts.
-        if had_rest && !known.has_rest && known.is_suspected(now, permit) {
-            return Consequence::Pause;
-        }
         if known.next.is_some() {
             known.next = Some(remaining);
             return Consequence::None;
         }
         let Some((told, at)) = known.told else {
             known.told = Some((left, now));
-            return Consequence::Tell(left);
+            return Consequence::Tell(known.rest(left, now));
         };
         let since = now.saturating_sub(at);
         let most = is_bucket.then(|| told + gained(since, permit));
@@ -133,7 +126,7 @@ impl Remainders {
             return Consequence::TellIn(APART - since);
         }
         known.told = Some((left, now));
-        Consequence::Tell(left)
+        Consequence::Tell(known.rest(left, now))
     }
 
     /// Notes that a call of these checks is sent, if the upstream has said something about its quotas.
@@ -157,24 +150,19 @@ impl Remainders {
         }
     }
 
-    /// Notes that the upstream has refused a call of `key`.
-    pub(crate) fn refuses(&self, key: &Arc<str>, now: u64) {
-        entry(&mut self.begun(), key, 0).refused = Some(now);
-    }
-
     fn begun(&self) -> MutexGuard<'_, HashMap<Arc<str>, Remainder, RandomState>> {
         self.is_begun.store(true, Relaxed);
         self.all.lock()
     }
 
     /// The newest value of a key, which the store learns `now`, after [`Consequence::TellIn`].
-    pub(crate) fn next(&self, key: &str, now: u64) -> Option<i64> {
+    pub(crate) fn next(&self, key: &str, now: u64) -> Option<Left> {
         let mut all = self.all.lock();
         let known = all.get_mut(key)?;
         let next = known.next.take()?;
         let next = known.less_sent(next);
         known.told = Some((next, now));
-        Some(next)
+        Some(known.rest(next, now))
     }
 }
 
@@ -189,23 +177,33 @@ fn entry<'a>(
         oldest.and_then(|key| all.remove(&key));
     }
     let since = VecDeque::new();
-    let new = Remainder { sent, since, has_rest: false, refused: None, told: None, next: None };
+    let new = Remainder { sent, since, told: None, next: None, ends: 0, moves: false };
     all.entry(key.clone()).or_insert(new)
 }
 
 // === impl Remainder ===
 
 impl Remainder {
+    /// Notes when the quota begins again, and whether the upstream means the instant at which a bucket is full: that one moves with
+    /// each call, and the end of a window by whole periods.
+    fn note_reset(&mut self, heard: HeardRemainder, now: u64) {
+        let ends = if heard.reset > 0 { now + heard.reset.unsigned_abs() } else { 0 };
+        let moved = ends.saturating_sub(self.ends);
+        let less_than_a_period = heard.period.unsigned_abs() / 4 * 3;
+        self.moves |=
+            heard.is_bucket && self.ends > 0 && moved > ROUNDED && moved < less_than_a_period;
+        self.ends = ends;
+    }
+
+    fn rest(&self, permits: i64, now: u64) -> Left {
+        let span = if self.moves { 0 } else { self.ends.saturating_sub(now) };
+        Left { permits, span: Micros::try_from(span).unwrap_or(0) }
+    }
+
     /// The newest value less the permits of the calls that were sent since.
     fn less_sent(&self, remaining: i64) -> i64 {
         let sent = self.since.iter().fold(0_i64, |sum, (_, permits)| sum.saturating_add(*permits));
         remaining.saturating_sub(sent).max(0)
-    }
-
-    /// Whether the upstream has refused a call of the key so lately that other programs probably use its quota.
-    fn is_suspected(&self, now: u64, permit: Micros) -> bool {
-        let span = u64::try_from(permit).unwrap_or(0).saturating_mul(SUSPECTED_PERMITS);
-        self.refused.is_some_and(|at| now.saturating_sub(at) < span.max(SUSPECTED))
     }
 }
 
@@ -224,11 +222,15 @@ mod tests {
 
     /// A value of a bucket of 10/s, or of a window.
     fn bucket(remaining: i64) -> HeardRemainder {
-        HeardRemainder { remaining, cost: 1, permit: 100_000, is_bucket: true }
+        HeardRemainder { remaining, permit: 100_000, is_bucket: true, reset: 0, period: 1_000_000 }
     }
 
     fn window(remaining: i64) -> HeardRemainder {
         HeardRemainder { is_bucket: false, ..bucket(remaining) }
+    }
+
+    fn tell(permits: i64) -> Consequence {
+        Consequence::Tell(Left { permits, span: 0 })
     }
 
     fn key(name: &str) -> Arc<str> {
@@ -238,62 +240,63 @@ mod tests {
     #[test]
     fn only_a_later_answer_of_the_same_key_replaces_an_answer() {
         let all = Remainders::default();
-        assert_eq!(all.hears(&key("a"), (200, 300), window(5)), Consequence::Tell(5));
-        assert_eq!(all.hears(&key("b"), (100, 400), window(5)), Consequence::Tell(5));
+        assert_eq!(all.hears(&key("a"), (200, 300), window(5)), tell(5));
+        assert_eq!(all.hears(&key("b"), (100, 400), window(5)), tell(5));
         assert_eq!(all.hears(&key("a"), (100, 90 * MS), window(0)), Consequence::None);
     }
 
     #[test]
     fn the_store_learns_the_newest_value_every_50_ms() {
         let (all, a) = (Remainders::default(), key("a"));
-        assert_eq!(all.hears(&a, (0, 0), window(9)), Consequence::Tell(9));
+        assert_eq!(all.hears(&a, (0, 0), window(9)), tell(9));
         assert_eq!(all.hears(&a, (1, 20 * MS), window(7)), Consequence::TellIn(30 * MS));
         // One task is enough for all that follow.
         assert_eq!(all.hears(&a, (3, 25 * MS), window(5)), Consequence::None);
         assert_eq!(all.hears(&a, (2, 26 * MS), window(6)), Consequence::None);
-        assert_eq!(all.next("a", 50 * MS), Some(5));
+        assert_eq!(all.next("a", 50 * MS).map(|left| left.permits), Some(5));
         assert_eq!(all.next("a", 51 * MS), None);
         assert_eq!(all.hears(&a, (4, 99 * MS), window(4)), Consequence::TellIn(MS));
-        assert_eq!(all.next("a", 100 * MS), Some(4));
-        assert_eq!(all.hears(&a, (5, 150 * MS), window(3)), Consequence::Tell(3));
+        assert_eq!(all.next("a", 100 * MS).map(|left| left.permits), Some(4));
+        assert_eq!(all.hears(&a, (5, 150 * MS), window(3)), tell(3));
     }
 
     /// A bucket of 10/s whose level was lowered to 5 has at most 6 permits within 100 ms, and 8 after 250 ms.
     #[test]
     fn a_value_that_cannot_lower_a_bucket_is_not_sent() {
         let (all, a) = (Remainders::default(), key("a"));
-        assert_eq!(all.hears(&a, (0, 0), bucket(5)), Consequence::Tell(5));
+        assert_eq!(all.hears(&a, (0, 0), bucket(5)), tell(5));
         assert_eq!(all.hears(&a, (1, 99 * MS), bucket(6)), Consequence::None);
         assert_eq!(all.hears(&a, (2, 250 * MS), bucket(8)), Consequence::None);
-        assert_eq!(all.hears(&a, (3, 250 * MS), bucket(7)), Consequence::Tell(7));
+        assert_eq!(all.hears(&a, (3, 250 * MS), bucket(7)), tell(7));
         // A window may have all of its permits again, and a limiter may have been reset.
-        assert_eq!(all.hears(&a, (4, 300 * MS), window(9)), Consequence::Tell(9));
-        assert_eq!(all.hears(&a, (5, 1_300 * MS), bucket(99)), Consequence::Tell(99));
+        assert_eq!(all.hears(&a, (4, 300 * MS), window(9)), tell(9));
+        assert_eq!(all.hears(&a, (5, 1_300 * MS), bucket(99)), tell(99));
     }
 
+    /// A bucket of 100 in 20 s is full 18 s after it has had 10 left, and later after each call. The end of a window stays.
     #[test]
-    fn after_a_refusal_a_remaining_quota_of_0_pauses_the_limiter() {
-        let (all, a, second) = (Remainders::default(), key("a"), 1_000 * MS);
-        let hears = |at: u64, value| all.hears(&a, (at, at), value);
-        // Without a refusal the upstream counts our calls alone.
-        assert_eq!(hears(1, window(2)), Consequence::Tell(2));
-        assert_eq!(hears(second, window(0)), Consequence::Tell(0));
-        all.refuses(&a, 2 * second);
-        // It said 0 before.
-        assert_eq!(hears(3 * second, window(0)), Consequence::Tell(0));
-        assert_eq!(hears(4 * second, window(2)), Consequence::Tell(2));
-        assert_eq!(hears(5 * second, window(0)), Consequence::Pause);
-        assert_eq!(hears(6 * second, window(0)), Consequence::Tell(0));
-        assert_eq!(hears(7 * second, bucket(2)), Consequence::Tell(2));
-        // Less than the cost of the request is nothing, too.
-        let costs = HeardRemainder { cost: 3, ..bucket(2) };
-        assert_eq!(hears(8 * second, bucket(3)), Consequence::Tell(3));
-        assert_eq!(hears(9 * second, costs), Consequence::Pause);
-        // An answer that was overtaken says nothing.
-        assert_eq!(hears(10 * second, bucket(3)), Consequence::Tell(3));
-        assert_eq!(all.hears(&a, (9 * second, 11 * second), bucket(0)), Consequence::None);
-        // The refusal came too long ago.
-        assert_eq!(hears(63 * second, bucket(0)), Consequence::Tell(0));
+    fn a_reset_that_moves_is_no_end_of_a_window() {
+        let of = |remaining, seconds: Micros, is_bucket| HeardRemainder {
+            is_bucket,
+            reset: seconds * 1_000_000,
+            period: 20_000_000,
+            ..bucket(remaining)
+        };
+        for (seconds, is_bucket, expected) in [
+            ([18, 18, 17, 20], true, [18, 18, 17, 20]),
+            ([18, 20, 19, 5], true, [18, 0, 0, 0]),
+            ([18, 20, 19, 5], false, [18, 20, 19, 5]),
+        ] {
+            let (all, a) = (Remainders::default(), key("a"));
+            let spans = [0, 1, 2, 19].into_iter().zip(seconds).map(|(at, seconds)| {
+                let at = at * 1_000 * MS;
+                match all.hears(&a, (at, at), of(10, seconds, is_bucket)) {
+                    Consequence::Tell(left) => left.span / 1_000_000,
+                    other => panic!("{other:?}"),
+                }
+            });
+            assert_eq!(spans.collect::<Vec<_>>(), expected);
+        }
     }
 
     fn check(key: &str, cost: i64) -> Check {
@@ -306,19 +309,19 @@ mod tests {
         let (all, a) = (Remainders::default(), key("a"));
         // Nothing is known of the key yet.
         all.sends(&[check("a", 1)], || unreachable!("no upstream has said anything"));
-        assert_eq!(all.hears(&a, (10, 20), window(9)), Consequence::Tell(9));
+        assert_eq!(all.hears(&a, (10, 20), window(9)), tell(9));
         for (at, key, cost) in [(100, "a", 1), (200, "a", 3), (300, "b", 1), (400, "a", 1)] {
             all.sends(&[check(key, cost)], || at);
         }
         // The answer to the call at 100 counts that one, and not those at 200 and 400.
-        assert_eq!(all.hears(&a, (101, 100 * MS), window(8)), Consequence::Tell(4));
+        assert_eq!(all.hears(&a, (101, 100 * MS), window(8)), tell(4));
         // The value that the store learns later is less the calls of that moment.
         assert_eq!(all.hears(&a, (201, 110 * MS), window(5)), Consequence::TellIn(40 * MS));
         all.sends(&[check("a", 2)], || 120 * MS);
-        assert_eq!(all.next("a", 150 * MS), Some(2));
+        assert_eq!(all.next("a", 150 * MS).map(|left| left.permits), Some(2));
         // No value is negative.
-        assert_eq!(all.hears(&a, (202, 300 * MS), window(1)), Consequence::Tell(0));
-        assert_eq!(all.hears(&a, (200 * MS, 400 * MS), window(7)), Consequence::Tell(7));
+        assert_eq!(all.hears(&a, (202, 300 * MS), window(1)), tell(0));
+        assert_eq!(all.hears(&a, (200 * MS, 400 * MS), window(7)), tell(7));
     }
 
     #[test]
@@ -326,7 +329,7 @@ mod tests {
         let all = Remainders::default();
         for i in 0..3_000 {
             let key = key(&i.to_string());
-            assert_eq!(all.hears(&key, (i, i), window(1)), Consequence::Tell(1));
+            assert_eq!(all.hears(&key, (i, i), window(1)), tell(1));
         }
         assert_eq!(all.all.lock().len(), MAX_KEYS);
         assert!(all.all.lock().contains_key("2999"));
@@ -335,6 +338,6 @@ mod tests {
         }
         assert_eq!(all.all.lock()["2999"].since.len(), MAX_SENT);
         let heard = HeardRemainder { remaining: 5_000, ..window(0) };
-        assert_eq!(all.hears(&key("2999"), (3_000, 100 * MS), heard), Consequence::Tell(4_001));
+        assert_eq!(all.hears(&key("2999"), (3_000, 100 * MS), heard), tell(4_001));
     }
 }

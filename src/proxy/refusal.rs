@@ -104,7 +104,7 @@ impl<'a> Exchange<'a> {
         let heard = rules.hear(status, received.head.headers(), body, Timestamp::now());
         self.learn(routed, outgoing, heard.refusal.is_some());
         if heard.refusal.is_none() && !heard.quotas.is_empty() {
-            self.lower(routed, outgoing, status, &heard);
+            self.lower(routed, outgoing, &heard);
         }
         heard.refusal
     }
@@ -122,7 +122,6 @@ impl<'a> Exchange<'a> {
         let times = (plan.micros(outgoing.times.sent), plan.micros(Instant::now()));
         let (rules, streaks) = (&config.rules, self.streaks(routed));
         let known = store.pauses();
-        let remaining = &plan.heard[routed.policy.upstream].remaining;
         // Each key has its own refusals in a row. Only a refusal that names no time makes pauses of different lengths.
         let mut spans: BTreeMap<Duration, Vec<Check>> = BTreeMap::new();
         let mut begun = Vec::new();
@@ -132,7 +131,6 @@ impl<'a> Exchange<'a> {
                 continue;
             }
             let in_a_row = streaks.refused(&check.key, times, as_micros(rules.max_pause));
-            remaining.refuses(&check.key, times.1);
             // A refusal that comes during a pause begins none.
             if known.get(&check.key).is_none() {
                 begun.push(limiter);

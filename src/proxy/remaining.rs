@@ -1,17 +1,17 @@
-//! Lowers limiters to what the upstream says is left of their quotas, which other programs use as well, and pauses those of
-//! which nothing is left. Raises none.
+//! Lowers limiters to what the upstream says is left of their quotas, which other programs use as well. Raises none.
 
-use super::{Exchange, Proxy, Routed, forward::Outgoing};
+use super::{Exchange, Routed, forward::Outgoing};
 use crate::{
-    config::Rate,
     limit::micros,
-    plan::{Consequence, HeardRemainder},
-    store::{Answer, Check, Pause, Store},
-    throttle::{Heard, MIN_PAUSE},
+    plan::{Consequence, HeardRemainder, Left},
+    store::{Answer, Check, Store},
+    throttle::Heard,
 };
-use http::StatusCode;
-use std::{slice, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
+
+/// Most upstreams name a reset in whole seconds.
+const ROUNDED: Duration = Duration::from_secs(1);
 
 // === impl Exchange ===
 
@@ -20,13 +20,7 @@ impl Exchange<'_> {
     /// after its request. An answer says nothing of a key if another one has been read whose request was sent later. The
     /// pause after a refusal makes the limiters empty by itself.
     #[cold]
-    pub(super) fn lower(
-        &self,
-        routed: &Routed<'_>,
-        outgoing: &Outgoing<'_>,
-        status: StatusCode,
-        heard: &Heard,
-    ) {
+    pub(super) fn lower(&self, routed: &Routed<'_>, outgoing: &Outgoing<'_>, heard: &Heard) {
         let (proxy, plan) = (self.proxy, &self.proxy.0.plan);
         let reservation = outgoing.reservation.as_ref();
         let Some(reservation) = reservation.filter(|_| self.throttle(routed).is_on) else {
@@ -41,42 +35,40 @@ impl Exchange<'_> {
             let limiter = &plan.config.limiters[limiter];
             let Some(rate) = limiter.rates.get(rate) else { continue };
             let facts = rule.facts();
-            if facts.window() > 0 && is_full_sooner(rate, heard) {
-                continue;
-            }
             let capacity = u64::try_from(facts.capacity).unwrap_or_default();
-            let remaining = heard.remaining(&limiter.name, rate, capacity, is_only);
-            let Some(remaining) = remaining else { continue };
+            let report = heard.remaining(&limiter.name, rate, capacity, is_only);
+            let Some(report) = report else { continue };
             // A level is never above the limit.
-            let Ok(remaining) = i64::try_from(remaining) else { continue };
-            if remaining >= facts.capacity {
-                continue;
-            }
+            let Ok(remaining) = i64::try_from(report.remaining) else { continue };
             let all = &plan.heard[routed.policy.upstream].remaining;
             let is_bucket = facts.window() == 0 && rule.rate() > 0;
             let permit = 1_000_000_000_000_000 / rule.rate().max(1);
-            let of = HeardRemainder { remaining, cost: check.cost, permit, is_bucket };
+            let time_of = |permits: i64| {
+                Duration::from_micros(permits.max(0).saturating_mul(permit).unsigned_abs())
+            };
+            let full = time_of(facts.capacity - remaining);
+            let reset = report.reset.filter(|reset| *reset <= rate.period + ROUNDED);
+            let reset = reset.filter(|reset| {
+                !(is_bucket && is_when_full(*reset, full) && *reset <= 2 * ROUNDED)
+            });
+            // Without the report the rule grants all that it holds, and permits that come back until the reset.
+            let more = time_of(remaining - facts.capacity);
+            if remaining >= facts.capacity && reset.is_none_or(|reset| reset <= more) {
+                continue;
+            }
+            let (reset, period) = (reset.map_or(0, micros), micros(rate.period));
+            let of = HeardRemainder { remaining, permit, is_bucket, reset, period };
             match all.hears(&check.key, times, of) {
                 Consequence::None => {}
-                Consequence::Pause => {
-                    let limiter = routed.policy.limiter(i);
-                    if self.throttle(routed).pauses.has(limiter) {
-                        // The next slot is one permit away, so that a shorter pause would change nothing.
-                        let span = micros(MIN_PAUSE).max(2 * permit);
-                        let pause = Pause::keeping_rate(span, status.as_u16());
-                        hold_back(proxy, limiter, check, pause);
-                    }
-                }
                 Consequence::Tell(left) => tell(&proxy.0.store, check, left),
                 Consequence::TellIn(span) => {
                     let (own, upstream) = (proxy.clone(), routed.policy.upstream);
                     let (check, at) = (check.clone(), times.1 + span);
                     tokio::spawn(async move {
                         sleep(Duration::from_micros(span)).await;
-                        if let Some(remaining) =
-                            own.0.plan.heard[upstream].remaining.next(&check.key, at)
-                        {
-                            tell(&own.0.store, &check, remaining);
+                        let next = own.0.plan.heard[upstream].remaining.next(&check.key, at);
+                        if let Some(left) = next {
+                            tell(&own.0.store, &check, left);
                         }
                     });
                 }
@@ -85,23 +77,9 @@ impl Exchange<'_> {
     }
 }
 
-/// Pauses one limiter before its upstream refuses a call. No request waits for that.
-fn hold_back(proxy: &Proxy, limiter: usize, check: &Check, pause: Pause) {
-    let store = &proxy.0.store;
-    if store.pauses().get(&check.key).is_none() {
-        proxy.0.plan.limiters[limiter].metrics.pauses.increment(1);
-    }
-    let paused = store.pause(&slice::from_ref(check).to_vec().into(), pause);
-    tokio::spawn(async move {
-        if let Err(error) = paused.get().await {
-            tracing::debug!(%error, "the store did not confirm a pause");
-        }
-    });
-}
-
-/// Lowers a level to `remaining`. No request waits for that.
-fn tell(store: &Arc<dyn Store>, check: &Check, remaining: i64) {
-    let lowered = store.lower(check, remaining);
+/// Lowers a limiter to what is left. No request waits for that.
+fn tell(store: &Arc<dyn Store>, check: &Check, left: Left) {
+    let lowered = store.lower(check, left.permits, left.span);
     if let Answer::Ready(_) = lowered {
         return;
     }
@@ -112,9 +90,8 @@ fn tell(store: &Arc<dyn Store>, check: &Check, remaining: i64) {
     });
 }
 
-/// Whether a quota is full again before a window of the limiter would give back the permits that are taken of it now. The
-/// window would stay full for an hour, say, after the upstream has begun a new one in 2 s.
-fn is_full_sooner(rate: &Rate, heard: &Heard) -> bool {
-    let is_sooner = |reset: Duration| reset < rate.period / 10 * 9;
-    heard.quotas.iter().any(|quota| quota.reset.is_some_and(is_sooner))
+/// Whether a reset is the instant at which a bucket is full again: some vendors name that one. Until the end of a window no
+/// permit comes back, but a bucket gives one after the other.
+fn is_when_full(reset: Duration, full: Duration) -> bool {
+    (full / 5 * 4).saturating_sub(ROUNDED) <= reset && reset <= full / 5 * 6 + ROUNDED
 }

@@ -68,7 +68,7 @@ async fn a_refusal_charges_no_limiter(store: Arc<dyn StoreAdmin>) {
 async fn a_level_can_be_lowered_and_never_raised(store: Arc<dyn StoreAdmin>) {
     let check = check("{t}:lower", 1, HOUR, 50);
     for (told, expected) in [(60, 50), (10, 10), (20, 10), (-1, 0)] {
-        let level = store.lower(&check, told).get().await.expect("a level");
+        let level = store.lower(&check, told, 0).get().await.expect("a level");
         assert_eq!((level.remaining, remaining(&store, &check).await), (expected, expected));
     }
     assert!(!decide(&store, &[check].into(), 0).await.admitted);

@@ -148,10 +148,15 @@ impl States {
                 self.pause(now, check, *pause);
                 self.look(now, check)
             }
-            Entry::Lower { check, remaining } => {
-                let most = (*remaining).max(0);
-                self.change(now, check, |opened| {
-                    opened.open.rate_mut().is_some_and(|open| lower(open, most))
+            Entry::Lower { check, remaining, span } => {
+                let (most, rule) = ((*remaining).max(0), check.algorithm.as_rate());
+                self.change(now, check, |opened| match rule.filter(|_| *span > 0) {
+                    Some(rule) => {
+                        let gate = Gate::remaining(opened.gate.as_ref(), now, most, *span);
+                        opened.gate = OpenGate::new(gate, now, rule);
+                        false
+                    }
+                    None => opened.open.rate_mut().is_some_and(|open| lower(open, most)),
                 });
                 self.look(now, check)
             }

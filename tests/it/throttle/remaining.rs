@@ -35,54 +35,87 @@ async fn a_limiter_is_lowered_to_the_remaining_quota(
     assert_eq!(passed(throttle, fields).await, expected);
 }
 
-/// The upstream has refused a call, so that other programs use its quota. An answer that says that nothing remains pauses the
-/// limiter before the next call is refused. Without a refusal our own calls have used the quota up.
-#[rstest]
-#[case::after_a_refusal(true, "upstream-throttled")]
-#[case::alone(false, "quota-exceeded")]
+/// Other programs have used the quota up: nothing is left, until the permits of the limiter come back.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_quota_used_up_by_other_programs_pauses_the_limiter(
-    #[case] refuses: bool,
-    #[case] code: &str,
-) {
+async fn a_quota_used_up_by_other_programs_empties_the_limiter() {
     let remaining = |left| reply("200 OK", &[("X-RateLimit-Remaining", left)], "ok");
-    let first = if refuses { too_many("1") } else { remaining("5") };
-    let upstream = scripted([first, remaining("3"), remaining("0")]).await;
+    let upstream = scripted([remaining("5"), remaining("3"), remaining("0")]).await;
     let limiters = "quota: { rate: 10/min }";
     let gateway = gateway_on(None, &upstream, ("", limiters, ", limiters: [quota]")).await;
-    assert_eq!(gateway.get("/first").await.status, if refuses { 429 } else { 200 });
-    // Ends the pause of the refusal.
-    assert_eq!(gateway.admin_request(request("DELETE", "/limiters/quota", &[])).await.status, 200);
-    for _ in 0..2 {
+    for _ in 0..3 {
         assert_eq!(gateway.get("/next").await.status, 200);
     }
-    let reason = "the upstream says that its quota is used up";
-    eventually("the consequence", async || {
-        let limiter = gateway.limiter("quota").await;
-        match refuses {
-            true => limiter["pause_reason"] == reason,
-            // The store learns a further value 50 ms after the first one.
-            false => limiter["level"] == 0,
-        }
-        .then_some(())
+    // The store learns a further value 50 ms after the first one.
+    eventually("the level is lowered", async || {
+        (gateway.limiter("quota").await["level"] == 0).then_some(())
     })
     .await;
     let refused = gateway.get("/last").await;
-    assert_eq!((refused.status, &refused.json()["code"]), (429, &code.into()));
+    assert_eq!((refused.status, &refused.json()["code"]), (429, &"quota-exceeded".into()));
     assert_eq!(upstream.calls().len(), 3);
 }
 
-/// An hour's window would stay full after the upstream has begun a new one.
+/// "One remains, reset in 2 s" of 10 an hour: one passes until then. An hour's window would stay full after the upstream has
+/// begun a new one, so the rule alone holds afterwards.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_window_is_not_filled_for_longer_than_the_upstreams() {
+async fn a_window_is_not_filled_for_longer_than_that_of_the_upstream() {
     let fields =
-        [("X-RateLimit-Limit", "10"), ("X-RateLimit-Remaining", "1"), ("X-RateLimit-Reset", "5")];
-    let upstream = scripted([reply("200 OK", &fields, "ok")]).await;
+        [("X-RateLimit-Limit", "10"), ("X-RateLimit-Remaining", "1"), ("X-RateLimit-Reset", "2")];
+    let upstream =
+        scripted([reply("200 OK", &fields, "ok"), reply("200 OK", &[], "nothing more")]).await;
     let limiters = "quota: { algorithm: sliding_window, rate: 10/hour }";
     let gateway = gateway_on(None, &upstream, ("", limiters, ", limiters: [quota]")).await;
-    for _ in 0..10 {
+    let began = Instant::now();
+    for passes in [true, true, false] {
+        let answer = gateway.get("/next").await;
+        // A machine that takes 2 s for three requests shows nothing.
+        assert!((answer.status == 200) == passes || began.elapsed() > Duration::from_secs(2));
+    }
+    let passes = async || (gateway.get("/next").await.status == 200).then_some(());
+    eventually("the new window", passes).await;
+    for _ in 3..10 {
         assert_eq!(gateway.get("/next").await.status, 200);
     }
+    assert_eq!(gateway.get("/next").await.status, 429);
+}
+
+/// "5 remain, reset in 4 s": of 20 calls that may wait for 2 s, and of those that wait already, five are sent by then.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_calls_are_sent_than_remain_until_the_reset(
+    #[values("token_bucket", "sliding_window", "fixed_window", "leaky_bucket")] algorithm: &str,
+    #[values(false, true)] waits: bool,
+) {
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let fields =
+        [("X-RateLimit-Limit", "50"), ("X-RateLimit-Remaining", "5"), ("X-RateLimit-Reset", "8")];
+    let first = reply("200 OK", &fields, "ok").behind(&gate);
+    let upstream = scripted([first, reply("200 OK", &[], "nothing more")]).await;
+    let rate = if waits { "50/10s, burst: 1" } else { "50/10s" };
+    let shape = if waits { "token_bucket" } else { algorithm };
+    let limiters = format!("quota: {{ algorithm: {shape}, rate: {rate} }}");
+    let route = ", max_wait: 5s, limiters: [quota]";
+    let gateway = gateway_on(None, &upstream, ("", &limiters, route)).await;
+    let mut first = gateway.ask("/first", &[]).await;
+    eventually("the first call", async || (upstream.calls().len() == 1).then_some(())).await;
+    if !waits {
+        gate.add_permits(1);
+        assert_eq!(first.answer().await.expect("an answer").status, 200);
+    }
+    let mut asked = Vec::new();
+    for _ in 0..20 {
+        asked.push(gateway.ask("/next", &[]).await);
+    }
+    if waits {
+        gate.add_permits(1);
+        assert_eq!(first.answer().await.expect("an answer").status, 200);
+    }
+    let mut passed = 0;
+    for mut call in asked {
+        passed += usize::from(call.answer().await.expect("an answer").status == 200);
+    }
+    // Some of those that wait may have been sent before the answer came.
+    assert!(passed == 5 || waits && passed <= 8, "{passed}");
 }
 
 /// The answer to the first call comes after the one to the second. If both have the same key, it knows less. With other keys

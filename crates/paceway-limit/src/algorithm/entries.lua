@@ -88,7 +88,7 @@ function steps.reserve_block(wants, budget, requests, reach, jump)
   local state = want.state
   local start = require('token_bucket.block').start(want, requests, reach, jump)
   if start then
-    local parts = { { 0, states.take(state, start, requests * want.cost) } }
+    local parts = { { 0, states.take(state, start, requests * want.cost, 0) } }
     local last = start + (requests - 1) * want.cost * state.rule.per
     state.algorithm.promise(state.open, math.floor(last / state.rule.den), last)
     push_decided(wants, 0, 0, 1, parts)
@@ -160,8 +160,13 @@ function steps.pause(wants, span, status, unit, ago)
   steps.look(wants)
 end
 
-function steps.lower(wants, most)
-  require('reserve.adjust').lower(wants[1].state, most)
+function steps.lower(wants, most, span)
+  local state = wants[1].state
+  if span == 0 then
+    require('reserve.adjust').lower(state, most)
+  elseif not state.algorithm.lease then
+    gates.remain(state, most, span)
+  end
   steps.look(wants)
 end
 

@@ -1,7 +1,8 @@
 -- The record of what the upstream has refused of a limiter. Twin of gate.rs, which explains it, and of gate/curve.rs. An open gate
 -- has the fields of the twin, but `stop` for `until`; and where the limiter has a working rate those of the curve.
 --
--- A stored gate is ahead of the stored state: `R`, stop, from, spent, knee, unit (8 bytes each), early (1), status (2), little-endian.
+-- A stored gate is ahead of the stored state: `R`, stop, from, spent, knee, unit, left, reset (8 bytes each), early (1), status (2),
+-- little-endian.
 -- The state is empty where the limiter is unused. A concurrency limiter keeps its pause as a member of its sorted set.
 
 local call, common = require 'call', require 'common'
@@ -9,12 +10,12 @@ local M = {}
 
 local redis, ceil, floor, max, min = redis, math.ceil, math.floor, math.max, math.min
 local EXACT, MAX_BUDGET, byte, format = common.EXACT, common.MAX_BUDGET, string.byte, string.format
-local GATE, LETTER, LEAST_UNIT = '<c1i8i8i8i8i8BI2', 82, 1
+local GATE, LETTER, LEAST_UNIT = '<c1i8i8i8i8i8i8i8BI2', 82, 1
 local PART, LESS, HALF, LEAST, MOST_EARLY = 1000000, 0.98, 0.5, 0.01, 4
 local BACK, WHOLE, EARLY, DEPTH, MOST_DEPTH, PER_MICRO, PRECISE, STEPS = 20, 30, 0.25, 0.03, 0.3, 1e15, 0.25, 64
 
 -- The bytes of a stored gate, which are ahead of a state; and of one that versions before 3 wrote, which began with `P`.
-M.SIZE, M.LETTER = 44, LETTER
+M.SIZE, M.LETTER = 60, LETTER
 local FORMER, FORMER_SIZE = 80, 19
 M.FORMER, M.FORMER_SIZE = FORMER, FORMER_SIZE
 
@@ -58,19 +59,25 @@ local function split(raw)
   local letter = raw and byte(raw)
   if letter == FORMER and #raw >= FORMER_SIZE then return nil, #raw > FORMER_SIZE and string.sub(raw, FORMER_SIZE + 1) end
   if letter ~= LETTER or #raw < M.SIZE then return nil, raw end
-  local _, stop, from, spent, knee, unit, early, status = struct.unpack(GATE, raw)
-  local is_one = stop >= 0 and stop < EXACT and from >= 0 and from < EXACT and spent >= 0 and spent < EXACT
-  if not is_one or knee < 0 or knee > PER_MICRO or unit < 0 or unit >= EXACT or knee > 0 and unit < LEAST_UNIT then return nil, raw end
-  local gate = { stop = stop, from = from, spent = spent, knee = knee, unit = unit, early = min(early, MOST_EARLY), status = status }
+  local _, stop, from, spent, knee, unit, left, reset, early, status = struct.unpack(GATE, raw)
+  for _, number in ipairs { stop, from, spent, knee, unit, left, reset } do
+    if number < 0 or number >= EXACT then return nil, raw end
+  end
+  if knee > PER_MICRO or knee > 0 and unit < LEAST_UNIT then return nil, raw end
+  local gate = {
+    stop = stop, from = from, spent = spent, knee = knee, unit = unit, left = left, reset = reset, early = min(early, MOST_EARLY),
+    status = status,
+  }
   return gate, #raw > M.SIZE and string.sub(raw, M.SIZE + 1)
 end
 
 function M.pack(gate)
   if not gate then return '' end
-  return struct.pack(GATE, 'R', gate.stop, gate.from, gate.spent, gate.knee, gate.unit, gate.early, gate.status)
+  local from, spent, left, reset = gate.from, gate.spent, gate.left, gate.reset
+  return struct.pack(GATE, 'R', gate.stop, from, spent, gate.knee, gate.unit, left, reset, gate.early, gate.status)
 end
 
-function M.ends(gate) return gate.knee > 0 and max(gate.from + gate.unit * WHOLE, gate.stop) or gate.stop end
+function M.ends(gate) return max(gate.stop, gate.reset, gate.knee > 0 and gate.from + gate.unit * WHOLE or 0) end
 
 local function written_of(algorithm, rule)
   local period, count = algorithm.pace(rule)
@@ -118,11 +125,13 @@ end
 
 function M.earliest(gate, algorithm, open, from, cost)
   local at = max(opens(gate), from)
+  if gate.now + at < gate.reset and gate.left < cost then at = gate.reset - gate.now end
   local earliest, start = algorithm.earliest(open, min(at, MAX_BUDGET), cost)
   return max(earliest, at), start
 end
 
-function M.take(gate, algorithm, open, start, cost)
+function M.take(gate, algorithm, open, start, cost, at)
+  if gate.now + at < gate.reset then gate.left = max(gate.left - cost, 0) end
   local whole, ticks, born, aux = algorithm.take(open, start, cost)
   if gate.knee > 0 then gate.spent = min(spent_by_now(gate) + cost * PART, EXACT - 1) end
   if algorithm.names == 'aux' then aux = gate.from end
@@ -144,13 +153,14 @@ function M.level(gate, algorithm, open)
   local remaining, _, reset_after = algorithm.level(open)
   local paused, working = max(gate.stop - gate.now, 0), nil
   if gate.knee > 0 then remaining, working = min(remaining, 1), floor(rate(gate, gate.now - gate.from) * PER_MICRO) end
+  if gate.now < gate.reset then remaining = min(remaining, gate.left) end
   if opens(gate) > 0 then remaining = 0 end
   return remaining, M.earliest(gate, algorithm, open, 0, 1), max(reset_after, paused), paused, working
 end
 
 -- Tells all gateways that a limiter is paused for `left` µs, or that its next slot is `free` then. A refused PUBLISH must not end the
 -- script after other keys were written: the gateways learn it from the next decision. A status with `-` says that the rate has
--- fallen, so that all requests that wait ask again.
+-- fallen, so that all requests that wait ask again; `=` and a number say that so many permits remain for `left` µs.
 function M.publish(key, left, status)
   redis.pcall('PUBLISH', 'paceway:call:pauses' .. call.database, format('%s %.0f %s', key, left, status))
 end
@@ -165,6 +175,17 @@ local function lowered(old, sent, written)
   return after >= BACK * old.unit and was * LESS or was, 0
 end
 
+-- A gate with these fields beside those of `old`, which may be absent.
+local function changed(old, fields)
+  local gate = { stop = 0, from = 0, spent = 0, knee = 0, unit = 0, left = 0, reset = 0, early = 0, status = 0 }
+  for _, values in ipairs { old or {}, fields } do
+    for name in pairs(gate) do
+      if values[name] then gate[name] = values[name] end
+    end
+  end
+  return gate
+end
+
 -- The gate after a refusal, and whether the rate has fallen.
 local function refused(old, span, status, unit, ago, written)
   local now = call.now
@@ -176,16 +197,14 @@ local function refused(old, span, status, unit, ago, written)
       if unit > 0 and stop > old.stop then
         from, spent = stop, max(spent - floor(permits(old, stop - old.from) * PART), 0)
       end
-      return { stop = stop, from = from, spent = spent, knee = old.knee, unit = old.unit, early = old.early, status = status }
+      return changed(old, { stop = stop, from = from, spent = spent, status = status })
     end
-    if old.knee == 0 then old = nil end
   elseif unit == 0 then
-    return { stop = stop, from = stop, spent = 0, knee = 0, unit = 0, early = 0, status = status }
+    return changed(nil, { stop = stop, from = stop, status = status })
   end
-  local knee, early = lowered(old, now - ago, written)
-  knee = max(knee, written * LEAST, min(1 / unit, written))
-  local gate = { stop = stop, from = stop, spent = 0, knee = floor(knee * PER_MICRO), unit = unit, early = early, status = status }
-  return gate, true
+  local knee, early = lowered(old and old.knee > 0 and old, now - ago, written)
+  knee = floor(max(knee, written * LEAST, min(1 / unit, written)) * PER_MICRO)
+  return changed(old, { stop = stop, from = stop, spent = 0, knee = knee, unit = unit, early = early, status = status }), true
 end
 
 -- Pauses a limiter for `span` µs, because a call that was sent `ago` µs ago was refused. A `unit` of 0 leaves the rate as it is.
@@ -203,6 +222,15 @@ function M.pause(state, span, status, unit, ago)
     is_open.gate, state.has_new_gate = gate, true
   end
   M.publish(state.key, span, fell and status .. '-' or status)
+end
+
+-- At most `left` permits remain for `span` µs. Values only tighten until then.
+function M.remain(state, left, span)
+  local algorithm, is_open, now = state.algorithm, state.open, call.now
+  local old, reset = is_open.gate, now + span
+  if old and now < old.reset then left, reset = min(left, old.left), old.reset end
+  is_open.gate, state.has_new_gate = open_by(algorithm, changed(old, { left = left, reset = reset }), is_open.rule), true
+  if is_open.gate then M.publish(state.key, reset - now, '=' .. common.plain(left)) end
 end
 
 return M

@@ -20,6 +20,9 @@
 //! these refusals only prolong it. A model of 3 gateways at 30/s with a stranger on a fifth of the quota found these numbers:
 //! 77 % of what the stranger leaves was used, with 0.5 % refused.
 //!
+//! An answer may also say that so many permits remain until the quota begins again. Until then at most so many are granted; what
+//! other answers say meanwhile only makes them fewer.
+//!
 //! A pause of a second says nothing about an hour: a limiter whose period is more than [`MOST_PAUSES`] times the pause keeps its
 //! level and its rate. The pause of a [`Concurrency`](super::Concurrency) is part of its state, and it has no rate.
 
@@ -60,6 +63,10 @@ pub struct Gate {
     pub unit: Micros,
     /// How many refusals in a row came soon after another one.
     pub early: u8,
+    /// The permits that may be granted until `reset`, whatever the rule allows.
+    pub left: i64,
+    /// Until when that is so, µs of the store's clock.
+    pub reset: Micros,
     /// The status of the upstream's answer that caused the pause, such as 429.
     pub status: u16,
 }
@@ -119,7 +126,7 @@ impl Gate {
             return (Self { until, status, ..*gate }, false);
         }
         let sent = now - ago;
-        let later = Self { until, from: until, status, ..Self::default() };
+        let later = Self { until, from: until, status, spent: 0, ..*gate };
         match curve {
             // It was sent before the refusal of the pause was known.
             Some(_) if sent < gate.until && until == gate.until => (*gate, false),
@@ -140,6 +147,14 @@ impl Gate {
             Some(curve) => (later.lowered(Some((gate, curve, sent)), unit, rule), true),
             None => (later.lowered(None, unit, rule), true),
         }
+    }
+
+    /// The gate after an answer at `now` that says that `left` permits remain for the next `span` µs.
+    pub fn remaining(old: Option<&OpenGate>, now: Micros, left: i64, span: Micros) -> Self {
+        let gate = old.map_or_else(Self::default, OpenGate::gate);
+        let known = if now < gate.reset { gate.left } else { i64::MAX };
+        let reset = if now < gate.reset { gate.reset } else { now + span.clamp(0, MAX_PAUSE) };
+        Self { left: left.clamp(0, known), reset, ..gate }
     }
 
     /// This gate with the working rate after a refusal, where a call that was `sent` by a curve was refused.
@@ -189,8 +204,8 @@ impl OpenGate {
 
     /// The instant from which the gate delays no request any more, µs of the store's clock.
     pub fn ends(&self) -> Micros {
-        self.curve
-            .map_or(self.gate.until, |curve| (self.gate.from + curve.length()).max(self.gate.until))
+        let Gate { until, from, reset, .. } = self.gate;
+        self.curve.map_or(until, |curve| until.max(from + curve.length())).max(reset)
     }
 
     /// How long the pause still takes, µs.
@@ -215,15 +230,27 @@ impl OpenGate {
 
     /// The same as [`OpenRate::earliest`] for a limiter with this gate.
     pub fn earliest(&self, open: &Open, from: Micros, cost: i64) -> (Micros, i64) {
-        let at = self.at().max(from);
+        let mut at = self.at().max(from);
+        if self.is_within_reset(at) && self.gate.left < cost {
+            at = self.gate.reset - self.now;
+        }
         // Later than the longest budget only the time of the refusal is computed.
         let (earliest, start) = open.earliest(at.min(MAX_BUDGET), cost);
         (earliest.max(at), start)
     }
 
-    /// The same as [`OpenRate::take`] for a limiter with this gate. The grant names the gate.
-    pub fn take(&mut self, open: &mut Open, start: i64, cost: i64) -> Grant {
+    /// Whether an instant, µs from now, comes before the quota begins again.
+    fn is_within_reset(&self, at: Micros) -> bool {
+        self.now + at < self.gate.reset
+    }
+
+    /// The same as [`OpenRate::take`] for a limiter with this gate, of permits for the instant `at`, µs from now. The grant names
+    /// the gate.
+    pub fn take(&mut self, open: &mut Open, start: i64, cost: i64, at: Micros) -> Grant {
         let mut grant = open.take(start, cost);
+        if self.is_within_reset(at) {
+            self.gate.left = (self.gate.left - cost).max(0);
+        }
         if let Some(curve) = self.curve {
             self.gate.spent = (self.spent(curve) + cost * PART).min(EXACT - 1);
         }
@@ -246,12 +273,10 @@ impl OpenGate {
     /// How full a limiter with this gate is.
     pub fn level(&self, open: &Open) -> Level {
         let Level { remaining, reset_after, .. } = open.level();
+        let flows = if self.curve.is_some() { 1 } else { remaining };
+        let left = if self.is_within_reset(0) { self.gate.left } else { remaining };
         Level {
-            remaining: if self.at() > 0 {
-                0
-            } else {
-                remaining.min(self.curve.map_or(remaining, |_| 1))
-            },
+            remaining: if self.at() > 0 { 0 } else { remaining.min(flows).min(left) },
             next: self.earliest(open, 0, 1).0,
             reset_after: reset_after.max(self.paused()),
             paused: self.paused(),

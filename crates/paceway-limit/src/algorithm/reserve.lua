@@ -99,7 +99,7 @@ local function take(wants, at, budget, ticket)
         parts[i] = { -1, 0, 0, 0, 0 }
       end
     elseif enforce then
-      parts[i] = { at, states.take(state, want.start, want.cost) }
+      parts[i] = { at, states.take(state, want.start, want.cost, at) }
       if at > 0 and algorithm.promise then algorithm.promise(open, at, want.start) end
     else
       local would, start = algorithm.earliest(open, 0, want.cost)

@@ -288,7 +288,7 @@ fn take_one(
     let Some(open) = open.rate_mut() else { return Part::NOTHING };
     if enforce {
         let grant = match gate {
-            Some(gate) => gate.take(open, start, cost),
+            Some(gate) => gate.take(open, start, cost, at),
             None => open.take(start, cost),
         };
         if at > 0 {

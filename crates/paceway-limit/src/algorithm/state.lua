@@ -174,16 +174,16 @@ function M.earliest(state, enforce, from, cost)
 end
 
 -- `take` of the algorithm for a request that enforces.
-function M.take(state, start, cost)
+function M.take(state, start, cost, at)
   local algorithm, open = state.algorithm, state.open
   state.dirty = true
-  if open.gate then return gates.take(open.gate, algorithm, open, start, cost) end
+  if open.gate then return gates.take(open.gate, algorithm, open, start, cost, at) end
   return algorithm.take(open, start, cost)
 end
 
 -- Takes permits for a request that waits for them, and returns the grant as a queue keeps it.
 function M.take_ahead(state, start, cost, wait)
-  local grant = struct.pack('<dddd', M.take(state, start, cost))
+  local grant = struct.pack('<dddd', M.take(state, start, cost, wait))
   if state.algorithm.promise then state.algorithm.promise(state.open, wait, start) end
   return grant
 end

@@ -121,10 +121,10 @@ impl Reservation {
     /// after the grant, or that the store has lost.
     pub fn paused(&self) -> Option<Covering> {
         let pauses = self.store.pauses();
-        match pauses.is_empty() {
-            true => None,
-            false => pauses.covering(&self.checks, self.at, self.decided(), self.is_after_pause()),
+        if pauses.is_quiet_since(self.known) {
+            return None;
         }
+        pauses.covering(&self.checks, self.at, self.decided(), self.is_after_pause())
     }
 
     /// Resolves when a pause covers the instant, see [`Self::paused`]; with `None` when a limiter was freed, so that an earlier

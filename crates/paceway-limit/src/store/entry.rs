@@ -74,13 +74,15 @@ pub enum Entry {
         /// How long it grants nothing, and why.
         pause: Pause,
     },
-    /// Takes permits now so that at most `remaining` of those that could be taken now are left, and reads the level. It
-    /// never raises one.
+    /// At most `remaining` permits are left, as the upstream says, and reads the level. It never raises one.
     Lower {
         /// The limiter.
         check: Check,
         /// The permits that may be left, at least 0.
         remaining: i64,
+        /// For how long that is so, in µs: until the quota of the upstream begins again. 0 where that is not known: then
+        /// permits are taken now so that so many are left of those that could be taken now.
+        span: Micros,
     },
     /// Charges permits that were used already: as many as a window has room for at the first instant with any, and the rest
     /// later, so that no window stays open while permits are owed.

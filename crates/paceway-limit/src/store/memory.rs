@@ -168,8 +168,8 @@ impl MemoryStore {
             Entry::Forget { check } => Reply::Done(self.forget_at(now, check)),
             Entry::Look { check } => Reply::Level(self.look_at(now, check)),
             Entry::Pause { check, pause } => Reply::Level(self.pause_at(now, check, *pause)),
-            Entry::Lower { check, remaining } => {
-                Reply::Level(self.lower_at(now, check, *remaining))
+            Entry::Lower { check, remaining, span } => {
+                Reply::Level(self.lower_at(now, check, *remaining, *span))
             }
             Entry::Charge { check } => Reply::Owed(self.charge_at(now, check)),
             Entry::Confirm { checks, place } => {

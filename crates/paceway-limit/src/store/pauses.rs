@@ -53,6 +53,9 @@ pub struct Pauses {
     /// By a hash of the state, the number of the last end of its pause, or of the last reset. Two states may share one, and then
     /// calls ask once in vain.
     freed: [AtomicU64; FREED],
+    /// By the same hash, the number of the last recall: slots of calls that asked before are none any more. And the last of all.
+    recalled: [AtomicU64; FREED],
+    last_recall: AtomicU64,
     hasher: RandomState,
     table: RwLock<PauseTable>,
     waiting: WaitingCalls,
@@ -94,8 +97,8 @@ pub struct KnownPause {
     /// How long it takes as a whole, as far as this process knows.
     whole: Micros,
     version: u64,
-    /// The number of the pause when it lowered the rate, so that all calls that wait ask again; 0 if it has not.
-    fell: u64,
+    /// It has lowered the rate of its limiter. Later refusals within the pause are of the calls that were sent before it.
+    fell: bool,
     /// The store has said that it knows of this end, and has lost no states since. A pause that this process has learned from
     /// an answer of the upstream is on its way to the store until then.
     is_told: bool,
@@ -126,6 +129,8 @@ impl Default for Pauses {
             count: AtomicUsize::new(0),
             version: AtomicU64::new(0),
             freed: [const { AtomicU64::new(0) }; FREED],
+            recalled: [const { AtomicU64::new(0) }; FREED],
+            last_recall: AtomicU64::new(0),
             hasher: RandomState::new(),
             table: RwLock::default(),
             waiting: WaitingCalls::default(),
@@ -182,7 +187,7 @@ impl Pauses {
         let covers = |known: KnownPause| {
             known.covers(until, status)
                 && (known.is_told || !(tells && known.ends_by(until)))
-                && !(falls && known.fell == 0)
+                && (!falls || known.fell)
         };
         // Every reply of a paused limiter says so.
         if until <= now || self.get(key).is_some_and(covers) {
@@ -207,11 +212,9 @@ impl Pauses {
                 _ => tells,
             };
             let whole = before.map_or(0, |known| known.whole).max(left_until(until));
-            // Later refusals within the pause are of the calls that were sent before it.
-            let fell = before.map_or(0, |known| known.fell);
-            let falls = falls && fell == 0;
+            let fell = before.is_some_and(|known| known.fell);
             // A call that was asked before the store knew of the pause may have been decided without it.
-            let is_news = grows || falls || before.is_some_and(|known| known.is_told != is_told);
+            let is_news = grows || before.is_some_and(|known| known.is_told != is_told);
             let (until, version) = match before {
                 Some(known) if !is_news => (known.until, known.version),
                 before => {
@@ -221,8 +224,9 @@ impl Pauses {
                     (until, self.version.fetch_add(1, SeqCst) + 1)
                 }
             };
-            let fell = if falls { version } else { fell };
-            let known = KnownPause { until, status, whole, version, fell, is_told, doubted: None };
+            let doubted = None;
+            let known =
+                KnownPause { until, status, whole, version, fell: fell || falls, is_told, doubted };
             table.put(&key, known);
             self.count.store(table.count(), SeqCst);
             let event = match before {
@@ -230,12 +234,40 @@ impl Pauses {
                 Some(_) if grows => Some(PauseEvent::Grew { key, until, status }),
                 Some(_) => None,
             };
-            (event, falls)
+            (event, falls && !fell)
         };
-        self.waiting.wake(key, if falls { now + LONGEST } else { until });
+        if falls {
+            self.recall(key);
+        } else {
+            self.waiting.wake(key, until);
+        }
         if let Some(event) = event {
             self.events.say(event);
         }
+    }
+
+    /// Takes back the slots of `key` that were granted before now: the calls that wait for them ask again.
+    fn recall(&self, key: &str) {
+        let version = self.version.fetch_add(1, SeqCst) + 1;
+        self.slot(&self.recalled, key).store(version, SeqCst);
+        self.last_recall.store(version, SeqCst);
+        self.drop_permits(Some(key));
+        self.waiting.wake(key, Instant::now() + LONGEST);
+    }
+
+    /// Records that `key` has so many permits left for the next `span` µs. If more calls wait for slots within that time, they
+    /// ask again.
+    pub fn learn_remaining(&self, key: &str, permits: i64, span: Micros) {
+        self.drop_permits(Some(key));
+        let waiting = self.waiting.count(key, Instant::now() + self::span(span));
+        if i64::try_from(waiting).unwrap_or(i64::MAX) > permits {
+            self.recall(key);
+        }
+    }
+
+    /// Whether slots of `key` that were granted to a call which asked when the pauses of `asked` were known were taken back.
+    fn is_recalled(&self, key: &str, asked: PauseVersion) -> bool {
+        self.slot(&self.recalled, key).load(SeqCst) > asked.0
     }
 
     /// From now on `keeper` drops permits when a pause is learned, or a limiter is reset.
@@ -270,18 +302,18 @@ impl Pauses {
         if let Some((key, known)) = gone {
             self.events.say(PauseEvent::Ended { key, is_over: known.until <= Instant::now() });
         }
-        self.freed(key).store(self.version.fetch_add(1, SeqCst) + 1, SeqCst);
+        self.slot(&self.freed, key).store(self.version.fetch_add(1, SeqCst) + 1, SeqCst);
         self.waiting.wake(key, Instant::now() + LONGEST);
     }
 
-    fn freed(&self, key: &str) -> &AtomicU64 {
-        &self.freed[self.hasher.hash_one(key) as usize % FREED]
+    fn slot<'a>(&self, numbers: &'a [AtomicU64; FREED], key: &str) -> &'a AtomicU64 {
+        &numbers[self.hasher.hash_one(key) as usize % FREED]
     }
 
     /// Whether a limiter of `checks` that enforces was freed since the pauses of `asked` were known: its pause has ended before
     /// its time, or its state is as if it were unused.
     pub(crate) fn freed_since(&self, checks: &[Check], asked: PauseVersion) -> bool {
-        let is_freed = |check: &Check| self.freed(&check.key).load(SeqCst) > asked.0;
+        let is_freed = |check: &Check| self.slot(&self.freed, &check.key).load(SeqCst) > asked.0;
         checks.iter().any(|check| check.enforce && is_freed(check))
     }
 

@@ -231,7 +231,7 @@ fn waiters_leave_a_pause_one_by_one() {
     assert_eq!(ats, [999, 1_103, 1_206, 1_309]);
     assert_eq!(limiter.ask(T0, 10, MAX_BUDGET).at / 1_000, 1_411);
     assert_eq!(limiter.ask(T0, 1, MAX_BUDGET).at / 1_000, 2_438);
-    assert_eq!(limiter.level(T0 + 3 * SECOND).rate / 10_000_000, 974);
+    assert_eq!(limiter.level(T0 + 3 * SECOND).rate / 10_000_000, 978);
 }
 
 /// Each row is when the next call that is refused was sent, in s after the end of the pause before; and then the knee.
@@ -249,8 +249,8 @@ fn refusals_lower_the_knee() {
         &[(0.9, 0.875), (0.1, 0.4115)],
         // A tenth of the quota: halved each time, and never below a permit in a unit.
         &[(0.1, 0.485), (0.1, 0.228), (0.1, 0.100), (0.1, 0.1)],
-        // A minute of refusals.
-        &[(2.0, 0.978), (2.0, 0.934), (2.0, 0.852), (2.0, 0.666), (2.0, 0.520), (2.0, 0.407)],
+        // One refusal after the other.
+        &[(2.0, 0.978), (2.0, 0.935), (2.0, 0.853), (2.0, 0.704), (2.0, 0.550), (2.0, 0.430)],
     ];
     for row in rows {
         let mut limiter = Limiter::new(bucket(10, SECOND, 10));
@@ -282,6 +282,38 @@ fn refusals_of_calls_from_before_the_pause_count_once() {
     assert!(next > slots[9], "{} and {}", next - T0, slots[9] - T0);
     assert!(!limiter.refuse(T0 + 1_600_000, SECOND, SECOND, 1_200_000));
     assert!(limiter.refuse(T0 + 4_000_000, SECOND, SECOND, 10_000));
+}
+
+/// "5 remain, reset in 4 s" of 50 in 10 s: five pass until then, and the rule alone holds afterwards. Later values only tighten.
+#[test]
+fn a_remainder_bounds_the_permits_until_its_reset() {
+    let rules = [
+        bucket(50, 10 * SECOND, 50),
+        Algorithm::SlidingWindow(SlidingWindow::new(50, 10 * SECOND, 0).expect("a rule")),
+        Algorithm::FixedWindow(FixedWindow::new(50, 10 * SECOND).expect("a rule")),
+        Algorithm::LeakyBucket(LeakyBucket::new(50, 10 * SECOND, 0, None).expect("a rule")),
+        Algorithm::WarmUp(WarmUp::new(50, 10 * SECOND, 50_000, 3.0).expect("a rule")),
+    ];
+    for rule in rules {
+        let mut limiter = Limiter::new(rule);
+        let says = |limiter: &mut Limiter, now, left, span| {
+            let (_, old) = limiter.open(now);
+            limiter.gate = Some(Gate::remaining(old.as_ref(), now, left, span));
+        };
+        says(&mut limiter, T0, 5, 4 * SECOND);
+        let reset = T0 + 4 * SECOND;
+        let slots: Vec<_> = (0..9).map(|_| T0 + limiter.ask(T0, 1, MAX_BUDGET).at).collect();
+        assert_eq!(slots.iter().filter(|at| **at < reset).count(), 5, "{rule:?}");
+        assert!(limiter.level(reset - 1).remaining == 0 && limiter.level(reset - 1).next >= 1);
+        says(&mut limiter, T0 + SECOND, 9, SECOND);
+        assert!(T0 + SECOND + limiter.ask(T0 + SECOND, 1, MAX_BUDGET).at >= reset, "{rule:?}");
+        // A pause keeps what is known of the quota.
+        limiter.pause(T0 + SECOND, SECOND);
+        assert!(T0 + SECOND + limiter.ask(T0 + SECOND, 1, MAX_BUDGET).at >= reset, "{rule:?}");
+        says(&mut limiter, reset, 40, SECOND);
+        says(&mut limiter, reset, 2, 3 * SECOND);
+        assert_eq!(limiter.gate.map(|gate| (gate.left, gate.reset)), Some((2, reset + SECOND)));
+    }
 }
 
 /// A grant from before the pause is no grant of the gate: its refund lets nothing through the gate.

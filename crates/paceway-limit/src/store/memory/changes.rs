@@ -127,14 +127,32 @@ impl MemoryStore {
     }
 
     /// Lowers the level of a limiter, and returns it.
-    pub(super) fn lower_at(&self, now: Micros, check: &Check, remaining: i64) -> Level {
+    pub(super) fn lower_at(
+        &self,
+        now: Micros,
+        check: &Check,
+        remaining: i64,
+        span: Micros,
+    ) -> Level {
         let mut level = Level::default();
         self.change(now, check, |opened| {
-            let lower = |open| reserve::lower(open, remaining.max(0));
-            let lowered = opened.open.rate_mut().is_some_and(lower);
+            let mut has_changed = false;
+            match check.algorithm.as_rate().filter(|_| span > 0) {
+                Some(rule) => {
+                    let gate = Gate::remaining(opened.gate.as_deref(), now, remaining, span);
+                    opened.gate = OpenGate::new(gate, now, rule).map(Box::new);
+                }
+                None => {
+                    let lower = |open| reserve::lower(open, remaining.max(0));
+                    has_changed = opened.open.rate_mut().is_some_and(lower);
+                }
+            }
             level = opened.level();
-            lowered
+            has_changed
         });
+        if span > 0 {
+            self.shared.pauses.learn_remaining(&check.key, remaining, span);
+        }
         level
     }
 

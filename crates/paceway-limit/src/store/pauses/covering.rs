@@ -6,7 +6,7 @@ use crate::{
     algorithm::Micros,
     store::{Check, Pause},
 };
-use std::time::Duration;
+use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 use tokio::time::Instant;
 
 /// A pause is known within 100 ms, and its end to 100 ms: messages and replies take time.
@@ -58,6 +58,12 @@ impl Covering {
 // === impl Pauses ===
 
 impl Pauses {
+    /// Whether no pause is known, and no slot was taken back since the pauses of `asked` were known. Each call looks.
+    #[inline]
+    pub fn is_quiet_since(&self, asked: PauseVersion) -> bool {
+        self.is_empty() && self.last_recall.load(SeqCst) <= asked.0
+    }
+
     /// The pause of one of `checks` that covers the instant `at` of a grant; `None` if the call may be made then. The store
     /// was asked when the pauses of `asked` were known, and its decision came at `decided`. `is_behind`: its decision said that
     /// a limiter is paused, so it grants nothing within pauses that were known when it was asked.
@@ -68,16 +74,12 @@ impl Pauses {
         (asked, decided): (PauseVersion, Instant),
         is_behind: bool,
     ) -> Option<Covering> {
-        if self.is_empty() {
+        if self.is_quiet_since(asked) {
             return None;
         }
         let covers = |(index, check): (usize, &Check)| {
-            let KnownPause { until, status, whole, version, fell, is_told, .. } =
-                self.get(&check.key).filter(|_| check.enforce)?;
-            // Slots of the rate before the fall are too close to each other.
-            if at >= until && fell <= asked.0 {
-                return None;
-            }
+            let KnownPause { until, status, whole, version, is_told, .. } =
+                self.get(&check.key).filter(|known| check.enforce && at < known.until)?;
             let is_lost = version <= asked.0;
             // The store's clock decides on the last 100 ms, which is how well the end is known here, once it knows of the
             // pause. A decision that is older would have said that the limiter is paused.
@@ -89,7 +91,20 @@ impl Pauses {
             Covering { index, until, status: 0, whole: 0, is_lost: false, is_held: true }
         });
         let paused = checks.iter().enumerate().filter_map(covers);
-        paused.chain(held).max_by_key(|covering| covering.until)
+        let recalled = |(index, check): (usize, &Check)| {
+            let is_recalled = check.enforce && self.is_recalled(&check.key, asked);
+            let (until, status, whole) = (Instant::now(), 0, 0);
+            is_recalled.then_some(Covering {
+                index,
+                until,
+                status,
+                whole,
+                is_lost: false,
+                is_held: false,
+            })
+        };
+        let recalled = checks.iter().enumerate().filter_map(recalled);
+        paused.chain(recalled).chain(held).max_by_key(|covering| covering.until)
     }
 
     /// Resolves when a pause is learned that covers the instant `at`, see [`covering`](Self::covering); with `None` when a

@@ -71,6 +71,11 @@ impl WaitingCalls {
         all.iter().filter_map(count).collect()
     }
 
+    /// How many calls of `key` wait for instants before `until`.
+    pub(super) fn count(&self, key: &str, until: Instant) -> usize {
+        self.all.lock().get(key).map_or(0, |calls| calls.range(..(until, 0)).count())
+    }
+
     /// Wakes the calls of `key` whose instants come before `until`, in the order of these instants.
     pub(super) fn wake(&self, key: &str, until: Instant) {
         if let Some(calls) = self.all.lock().get(key) {

@@ -9,7 +9,11 @@ use super::{
 };
 use crate::{
     algorithm::{
-        Grant, Micros, Rule, concurrency::Ticket, fair::Place, gate::Refusal, reserve::Part,
+        Grant, Micros, Rule,
+        concurrency::Ticket,
+        fair::Place,
+        gate::{MAX_PAUSE, Refusal},
+        reserve::Part,
         token_bucket::BlockAsk,
     },
     store::{Check, Checks, Entry, OnLoss, Turn, turn::of_queue},
@@ -154,8 +158,9 @@ impl<'e> ScriptCall<'e> {
                 self.write(&wire::PAUSE, slice::from_ref(check), &numbers);
             }
             Entry::Charge { check } => self.write(&wire::CHARGE, slice::from_ref(check), &[]),
-            Entry::Lower { check, remaining } => {
-                self.write(&wire::LOWER, slice::from_ref(check), &[(*remaining).max(0)]);
+            Entry::Lower { check, remaining, span } => {
+                let numbers = [(*remaining).max(0), (*span).clamp(0, MAX_PAUSE)];
+                self.write(&wire::LOWER, slice::from_ref(check), &numbers);
             }
         }
     }

@@ -67,8 +67,8 @@ pub(super) const LOOK: EntryForm = form(b'P', "look", &[], None);
 /// A pause of `span` µs, because a call that was sent `ago` µs ago was refused; the rate stays where `unit` is 0. Replies as
 /// [`LOOK`].
 pub(super) const PAUSE: EntryForm = form(b'Z', "pause", &["span", "status", "unit", "ago"], None);
-/// Replies as [`LOOK`].
-pub(super) const LOWER: EntryForm = form(b'M', "lower", &["most"], None);
+/// At most so many permits remain, for `span` µs; 0: of those that can be taken now. Replies as [`LOOK`].
+pub(super) const LOWER: EntryForm = form(b'M', "lower", &["most", "span"], None);
 
 /// A reply to any entry instead: one of its keys holds a foreign value. The number of the key follows.
 pub(super) const FOREIGN: i64 = -1;

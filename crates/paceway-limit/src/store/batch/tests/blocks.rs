@@ -125,7 +125,7 @@ async fn every_disturbance_ends_the_permits_of_a_block(
         }
         Event::NewsOfAPause => store.pauses().learn(&checks[0].key, 100_000, 429),
         Event::Reset => assert!(admin.forget(&checks[0]).get().await.expect("an answer")),
-        Event::Lower => drop(admin.lower(&checks[0], 5_000).get().await.expect("a level")),
+        Event::Lower => drop(admin.lower(&checks[0], 5_000, 0).get().await.expect("a level")),
         Event::Rule => checks = fast(20_000),
         Event::Deaf => store.pauses().set_hears(false),
         Event::Time => sleep(Duration::from_millis(500)).await,
