@@ -198,7 +198,8 @@ pub(crate) fn run(
         Some(Defect::PausesEmptyAll) => {
             let emptying = |entry: &Entry| match entry.clone() {
                 Entry::Pause { check, pause } => {
-                    Entry::Pause { check, pause: Pause::for_micros(pause.span, pause.status) }
+                    let whole = pause.whole.max(check.period);
+                    Entry::Pause { check, pause: Pause { whole, ..pause } }
                 }
                 entry => entry,
             };

@@ -9,9 +9,9 @@
 use paceway_limit::{
     Limit, Limiter, Rate, StoreError, StoreHandle,
     backend::{
-        Backend, BoxFuture, Calls, Check, Decision, Entry, Gate, Grant, Level, Micros, Note,
-        NoteChange, OpenGate, OpenRule, Part, Pause, Reply, RuleState, ScanPlace, ScanStep, Ticket,
-        Want, charge, decide, lower,
+        AfterRefusal, Backend, BoxFuture, Calls, Check, Decision, Entry, Gate, Grant, Level,
+        Micros, Note, NoteChange, OpenGate, OpenRule, Part, Pause, Reply, RuleState, ScanPlace,
+        ScanStep, Ticket, Want, charge, decide, lower,
     },
 };
 use parking_lot::Mutex;
@@ -247,7 +247,8 @@ impl States {
                 return true;
             }
             if let Some(rule) = check.algorithm.as_rate() {
-                let (gate, _) = Gate::refused(opened.gate.as_ref(), now, refusal, rule);
+                let AfterRefusal { gate, .. } =
+                    Gate::refused(opened.gate.as_ref(), now, refusal, rule);
                 opened.gate = OpenGate::new(gate, now, rule);
             }
             false

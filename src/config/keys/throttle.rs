@@ -48,7 +48,7 @@ pub(in crate::config) const RETRY: Keys = Keys {
     name: "retry",
     meaning: "How refused requests are sent again: at their new slot, within the caller's own wait budget.",
     specs: &[
-        number("attempts", 1..=100).default("3")
+        number("attempts", 1..=100).default("100")
             .says("how often a request is sent at most, the first time included; `1` means that none is sent again. Each \
                 attempt takes its own permits"),
         size("max_body", 0..=16 << 20).default("64KiB")

@@ -32,7 +32,7 @@ fn explain_shows_the_route_and_wait_of_a_request(
 #[case::default("", &[
     "throttle refusals are: 429 · 503 with retry-after",
     "an upstream's refusal pauses a, b as long as it says, 100ms to 600s; if it does not, 1s, doubled with each in a row",
-    "retries up to 3 attempts within the wait, if its body has at most 65536 bytes",
+    "retries up to 100 attempts within the wait, if its body has at most 65536 bytes",
 ])]
 #[case::off("throttle: off", &["throttle off: refusals of the upstream are passed on"])]
 #[case::github("throttle: { style: github }", &["403 with x-ratelimit-remaining=0", "if it does not, 60s"])]

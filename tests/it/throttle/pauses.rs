@@ -309,7 +309,8 @@ fn httpdate(at: Timestamp) -> String {
 async fn a_pause_changes_neither_the_rate_nor_the_health_of_the_upstream() {
     let upstream = scripted((0..5).map(|_| too_many("0.1"))).await;
     let limiters = "quota: { rate: 10/s, burst: 1 }";
-    let gateway = gateway_on(None, &upstream, ("", limiters, WAITS)).await;
+    let throttle = ", throttle: { retry: { attempts: 3 } }";
+    let gateway = gateway_on(None, &upstream, (throttle, limiters, WAITS)).await;
     let before = gateway.limiter("quota").await;
     assert_eq!(gateway.get("/a").await.status, 429, "three attempts");
     assert_eq!(gateway.get("/a").await.status, 200, "two refusals and an answer");

@@ -12,7 +12,7 @@ local redis, ceil, floor, max, min = redis, math.ceil, math.floor, math.max, mat
 local EXACT, MAX_BUDGET, byte, format = common.EXACT, common.MAX_BUDGET, string.byte, string.format
 local GATE, LETTER, LEAST_UNIT = '<c1i8i8i8i8i8i8i8BI2', 82, 1
 local PART, LESS, HALF, LEAST, MOST_EARLY = 1000000, 0.98, 0.5, 0.01, 4
-local BACK, WHOLE, EARLY, DEPTH, MOST_DEPTH, PER_MICRO, PRECISE, STEPS = 20, 30, 0.25, 0.03, 0.3, 1e15, 0.25, 64
+local BACK, WHOLE, EARLY, DEPTH, MOST_DEPTH, PER_MICRO, PRECISE, STEPS, ROUNDING = 20, 30, 0.25, 0.03, 0.3, 1e15, 0.25, 64, 1e-3
 
 -- The bytes of a stored gate, which are ahead of a state; and of one that versions before 3 wrote, which began with `P`.
 M.SIZE, M.LETTER = 60, LETTER
@@ -51,7 +51,7 @@ local function time(gate, wanted)
     x = x - step
     if step < least then break end
   end
-  return ceil(x * gate.unit)
+  return ceil(x * gate.unit - ROUNDING)
 end
 
 -- The gate of a stored value, nil if it has none; and the state, false if it is absent.
@@ -112,15 +112,15 @@ function M.read(algorithm, key, value, rule)
   return gate, raw
 end
 
-local function spent_by_now(gate)
-  return max(gate.spent, min(floor(permits(gate, gate.now - gate.from) * PART), EXACT - 1))
-end
+local function flown(gate) return min(floor(permits(gate, gate.now - gate.from) * PART), EXACT - 1) end
+
+local function spent_by_now(gate) return max(gate.spent, flown(gate)) end
 
 -- The first instant at which the gate grants a permit, µs from now; it may be past.
 local function opens(gate)
   local at = gate.stop - gate.now
-  if gate.knee == 0 then return at end
-  return max(at, gate.from + time(gate, spent_by_now(gate) / PART) - gate.now)
+  if gate.knee == 0 or gate.spent <= flown(gate) then return at end
+  return max(at, gate.from + time(gate, gate.spent / PART) - gate.now)
 end
 
 function M.earliest(gate, algorithm, open, from, cost)

@@ -84,6 +84,15 @@ pub struct Refusal {
     pub ago: Micros,
 }
 
+/// A gate after a refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AfterRefusal {
+    /// The gate.
+    pub gate: Gate,
+    /// The working rate has fallen, so that the requests that wait ask again.
+    pub has_fallen: bool,
+}
+
 /// A gate while it is worked on, with the rule of its limiter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OpenGate {
@@ -108,44 +117,56 @@ impl Gate {
         if new.until > self.until { new } else { self }
     }
 
-    /// The gate after a refusal at `now`, where `old` is the gate before, and whether the working rate has fallen.
+    /// The gate after a refusal at `now`, where `old` is the gate before.
     pub fn refused(
         old: Option<&OpenGate>,
         now: Micros,
         refusal: Refusal,
         rule: &Algorithm,
-    ) -> (Self, bool) {
+    ) -> AfterRefusal {
         let Refusal { span, status, unit, ago } = refusal;
         let new = Self::new(now, span, status);
-        let Some(OpenGate { gate, curve, .. }) = old else {
-            return if unit == 0 { (new, false) } else { (new.lowered(None, unit, rule), true) };
-        };
+        let gate = old.map_or(new, OpenGate::gate);
         let until = gate.until.max(new.until);
         let status = if new.until > gate.until { status } else { gate.status };
         if unit == 0 {
-            return (Self { until, status, ..*gate }, false);
+            return AfterRefusal { gate: Self { until, status, ..gate }, has_fallen: false };
         }
+        let curve = old.and_then(|old| old.curve);
         let sent = now - ago;
-        let later = Self { until, from: until, status, spent: 0, ..*gate };
-        match curve {
-            // It was sent before the refusal of the pause was known.
-            Some(_) if sent < gate.until && until == gate.until => (*gate, false),
-            Some(curve) if sent < gate.until => {
-                // Those with earlier slots ask again; the others keep theirs, and count.
+        if let Some(curve) = curve.filter(|_| sent < gate.until) {
+            // It was sent before the refusal of the pause was known. Those with earlier slots ask again; the others keep theirs,
+            // and count.
+            let mut later = Self { until, status, ..gate };
+            if until > gate.until {
                 let covered = (curve.permits(until - gate.from) * PART as f64).floor() as i64;
-                (
-                    Self {
-                        until,
-                        from: until,
-                        status,
-                        spent: (gate.spent - covered).max(0),
-                        ..*gate
-                    },
-                    false,
-                )
+                (later.from, later.spent) = (until, (gate.spent - covered).max(0));
             }
-            Some(curve) => (later.lowered(Some((gate, curve, sent)), unit, rule), true),
-            None => (later.lowered(None, unit, rule), true),
+            return AfterRefusal { gate: later, has_fallen: false };
+        }
+        let written = Curve::written(rule);
+        let (mut knee, mut early) = (written, 0);
+        if let Some(curve) = curve {
+            (knee, early) = gate.knee_after(curve, sent - gate.from);
+        }
+        knee = knee.max(written * LEAST).max((1.0 / unit as f64).min(written));
+        let knee = Curve::stored(knee);
+        let gate = Self { until, from: until, spent: 0, knee, unit, early, status, ..gate };
+        AfterRefusal { gate, has_fallen: true }
+    }
+
+    /// The knee and [`early`](Self::early) after the refusal of a call that was sent at this time of the curve.
+    fn knee_after(&self, curve: Curve, sent: Micros) -> (f64, u8) {
+        let (rate, early) = (curve.rate(sent), (self.early + 1).min(MOST_EARLY));
+        if sent < self.unit {
+            let passed = curve.permits(sent) / self.unit as f64;
+            (passed.max(rate * HALF).min(rate), early)
+        } else if curve.is_early(sent) {
+            (rate, early)
+        } else if curve.is_past_knee(sent) {
+            (rate * LESS, 0)
+        } else {
+            (rate, 0)
         }
     }
 
@@ -155,35 +176,6 @@ impl Gate {
         let known = if now < gate.reset { gate.left } else { i64::MAX };
         let reset = if now < gate.reset { gate.reset } else { now + span.clamp(0, MAX_PAUSE) };
         Self { left: left.clamp(0, known), reset, ..gate }
-    }
-
-    /// This gate with the working rate after a refusal, where a call that was `sent` by a curve was refused.
-    fn lowered(
-        self,
-        before: Option<(&Self, &Curve, Micros)>,
-        unit: Micros,
-        rule: &Algorithm,
-    ) -> Self {
-        let written = Curve::written(rule);
-        let (knee, early) = match before {
-            None => (written, 0),
-            Some((gate, curve, sent)) => {
-                let after = sent - gate.from;
-                let (rate, early) = (curve.rate(after), (gate.early + 1).min(MOST_EARLY));
-                if after < gate.unit {
-                    let passed = curve.permits(after) / gate.unit as f64;
-                    (passed.max(rate * HALF).min(rate), early)
-                } else if curve.is_early(after) {
-                    (rate, early)
-                } else if curve.is_past_knee(after) {
-                    (rate * LESS, 0)
-                } else {
-                    (rate, 0)
-                }
-            }
-        };
-        let knee = knee.max(written * LEAST).max((1.0 / unit as f64).min(written));
-        Self { knee: Curve::stored(knee), unit, early, ..self }
     }
 }
 
@@ -215,16 +207,23 @@ impl OpenGate {
 
     /// The permits that count as granted by now, in millionths: unused ones are not saved.
     fn spent(&self, curve: Curve) -> i64 {
+        self.gate.spent.max(self.flown(curve))
+    }
+
+    /// The permits that have flown by now, in millionths.
+    fn flown(&self, curve: Curve) -> i64 {
         let flown = curve.permits(self.now - self.gate.from) * PART as f64;
-        self.gate.spent.max(flown.floor().min(EXACT as f64 - 1.0) as i64)
+        flown.floor().min(EXACT as f64 - 1.0) as i64
     }
 
     /// The first instant at which the gate grants a permit, µs from now; it may be past. A request that takes many at
     /// once is followed by a longer gap.
     fn at(&self) -> Micros {
         let opens = self.gate.until - self.now;
-        let Some(curve) = self.curve else { return opens };
-        let after = curve.time(self.spent(curve) as f64 / PART as f64);
+        let Some(curve) = self.curve.filter(|curve| self.gate.spent > self.flown(*curve)) else {
+            return opens;
+        };
+        let after = curve.time(self.gate.spent as f64 / PART as f64);
         opens.max(self.gate.from + after - self.now)
     }
 

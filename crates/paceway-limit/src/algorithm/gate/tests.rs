@@ -38,9 +38,9 @@ impl Limiter {
     fn refuse(&mut self, now: Micros, span: Micros, unit: Micros, ago: Micros) -> bool {
         let (_, old) = self.open(now);
         let refusal = Refusal { span, status: 429, unit, ago };
-        let (gate, fell) = Gate::refused(old.as_ref(), now, refusal, &self.rule);
-        self.gate = Some(gate);
-        fell
+        let after = Gate::refused(old.as_ref(), now, refusal, &self.rule);
+        self.gate = Some(after.gate);
+        after.has_fallen
     }
 
     fn pause(&mut self, now: Micros, span: Micros) {

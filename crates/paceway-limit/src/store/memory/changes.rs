@@ -4,7 +4,7 @@ use super::{MemoryStore, OpenedState, wants};
 use crate::{
     algorithm::{
         Gate, Grant, Level, Micros, OpenRule, concurrency,
-        gate::OpenGate,
+        gate::{AfterRefusal, OpenGate},
         reserve::{self, Part},
         token_bucket::BlockAsk,
     },
@@ -173,7 +173,8 @@ impl MemoryStore {
             if let Some(leases) = opened.open.leases() {
                 leases.pause(Gate::new(now, refusal.span, refusal.status));
             } else if let Some(rule) = check.algorithm.as_rate() {
-                let (gate, _) = Gate::refused(opened.gate.as_deref(), now, refusal, rule);
+                let AfterRefusal { gate, .. } =
+                    Gate::refused(opened.gate.as_deref(), now, refusal, rule);
                 opened.gate = OpenGate::new(gate, now, rule).map(Box::new);
             }
             level = opened.level();
