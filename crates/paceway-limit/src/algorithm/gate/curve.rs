@@ -17,7 +17,7 @@ const PER_MICRO: f64 = 1e15;
 /// Newton's method ends when it moves by less than this, µs, and at the latest after so many steps.
 const PRECISE: f64 = 0.25;
 const STEPS: usize = 64;
-/// A time that is a whole µs but for the rounding of doubles is that µs: a caller comes back then.
+/// A time that is a whole µs except for the rounding of doubles is that µs: a caller comes back then.
 const ROUNDING: f64 = 1e-3;
 
 /// The working rate of a gate whose limiter has some rule.
