@@ -103,6 +103,10 @@ pub struct Level {
     pub paused: Micros,
     /// The working rate, which refusals of the upstream have made lower than the written one; 0 if they have not.
     pub rate: auto_rate::Nanohertz,
+    /// How long ago the working rate began, µs; negative during the pause before it.
+    pub since: Micros,
+    /// The status of the upstream's answer that caused the pause and the working rate; 0 without both.
+    pub status: u16,
 }
 
 /// The part of a key's name that tells the version of its state: empty for version 1, the number from version

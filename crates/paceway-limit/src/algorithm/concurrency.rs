@@ -332,7 +332,9 @@ impl Open {
         let is_open = self.has_room() && !self.is_paused();
         let remaining = if is_open { self.rule.max - self.held() } else { 0 };
         let reset_after = last.max(self.unknown_until).max(self.state.gate.until) - self.now;
-        Level { remaining, next: self.next(), reset_after, paused: self.paused(), rate: 0 }
+        let (next, paused) = (self.next(), self.paused());
+        let status = if paused > 0 { self.state.gate.status } else { 0 };
+        Level { remaining, next, reset_after, paused, status, ..Level::default() }
     }
 
     /// The waiters that got a permit since the state was opened; their gateways wake them.

@@ -275,7 +275,7 @@ impl OpenRate for Open {
             room = room.min(all - other.count(other.window(self.now)));
         }
         let remaining = if next == 0 { room } else { 0 };
-        Level { remaining, next, reset_after: self.reset_after(), paused: 0, rate: 0 }
+        Level { remaining, next, reset_after: self.reset_after(), ..Level::default() }
     }
 
     fn close(self) -> Option<(State, Micros)> {

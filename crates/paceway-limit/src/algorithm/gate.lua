@@ -148,14 +148,17 @@ function M.refund(open, algorithm, ticks, aux, cost)
   return true
 end
 
--- remaining, next, reset_after, paused, rate
+-- remaining, next, reset_after, paused, rate, since, status
 function M.level(gate, algorithm, open)
   local remaining, _, reset_after = algorithm.level(open)
-  local paused, working = max(gate.stop - gate.now, 0), nil
-  if gate.knee > 0 then remaining, working = min(remaining, 1), floor(rate(gate, gate.now - gate.from) * PER_MICRO) end
+  local paused, working, since = max(gate.stop - gate.now, 0), nil, 0
+  if gate.knee > 0 then
+    since = gate.now - gate.from
+    remaining, working = min(remaining, 1), floor(rate(gate, since) * PER_MICRO)
+  end
   if gate.now < gate.reset then remaining = min(remaining, gate.left) end
   if opens(gate) > 0 then remaining = 0 end
-  return remaining, M.earliest(gate, algorithm, open, 0, 1), max(reset_after, paused), paused, working
+  return remaining, M.earliest(gate, algorithm, open, 0, 1), max(reset_after, paused), paused, working, since, gate.status
 end
 
 -- Tells all gateways that a limiter is paused for `left` µs, or that its next slot is `free` then. A refused PUBLISH must not end the

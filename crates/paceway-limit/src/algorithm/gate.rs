@@ -274,14 +274,16 @@ impl OpenGate {
         let Level { remaining, reset_after, .. } = open.level();
         let flows = if self.curve.is_some() { 1 } else { remaining };
         let left = if self.is_within_reset(0) { self.gate.left } else { remaining };
+        let (paused, since) = (self.paused(), self.now - self.gate.from);
+        let is_refused = paused > 0 || self.curve.is_some();
         Level {
             remaining: if self.at() > 0 { 0 } else { remaining.min(flows).min(left) },
             next: self.earliest(open, 0, 1).0,
-            reset_after: reset_after.max(self.paused()),
-            paused: self.paused(),
-            rate: self
-                .curve
-                .map_or(0, |curve| Curve::stored(curve.rate(self.now - self.gate.from))),
+            reset_after: reset_after.max(paused),
+            paused,
+            rate: self.curve.map_or(0, |curve| Curve::stored(curve.rate(since))),
+            since: self.curve.map_or(0, |_| since),
+            status: if is_refused { self.gate.status } else { 0 },
         }
     }
 }

@@ -177,7 +177,7 @@ impl OpenRate for Open {
     fn level(&self) -> Level {
         let next = self.earliest(0, 1).0;
         let reset_after = self.line.reset_after();
-        Level { remaining: i64::from(next == 0), next, reset_after, paused: 0, rate: 0 }
+        Level { remaining: i64::from(next == 0), next, reset_after, ..Level::default() }
     }
 
     fn close(self) -> Option<(State, Micros)> {

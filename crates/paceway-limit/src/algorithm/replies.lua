@@ -41,24 +41,29 @@ function M.push_part(part)
   n = n + 5
 end
 
-function M.push_level(code, remaining, next, reset_after, paused, rate)
+local function push_gate(paused, rate, since, status)
+  M.push_pair(paused, rate or 0)
+  M.push_pair(since, status)
+end
+
+function M.push_level(code, remaining, next, reset_after, paused, rate, since, status)
   numbers[n + 1], numbers[n + 2], numbers[n + 3], numbers[n + 4] = code, remaining, next, reset_after
   n = n + 4
   if paused > 0 or rate then
     numbers[n - 3] = code + GATED
-    M.push_pair(paused, rate or 0)
+    push_gate(paused, rate, since, status)
   end
 end
 
 -- Returns where the wait until the next try is, which may be replaced.
-function M.push_decision(code, at, retry_after, bound, remaining, next, reset_after, paused, rate)
+function M.push_decision(code, at, retry_after, bound, remaining, next, reset_after, paused, rate, since, status)
   local first = n + 1
   local gated = paused > 0 or rate
   if gated then code = code + GATED end
   numbers[n + 1], numbers[n + 2], numbers[n + 3], numbers[n + 4] = code, at, retry_after, bound
   numbers[n + 5], numbers[n + 6], numbers[n + 7] = remaining, next, reset_after
   n = n + 7
-  if gated then M.push_pair(paused, rate or 0) end
+  if gated then push_gate(paused, rate, since, status) end
   return first + 2
 end
 

@@ -128,16 +128,17 @@ function M.decide(wants, budget, ticket)
 end
 
 function M.tightest(wants)
-  local bound, least, next, reset, paused, rate = 1, states.level(wants[1].state, wants[1].enforce)
+  local bound, least, next, reset, paused, rate, since, status = 1, states.level(wants[1].state, wants[1].enforce)
   for i = 2, wants[1].is_permits and #wants or 0 do
     if wants[i].is_permits then
-      local remaining, its_next, its_reset, its_pause, its_rate = states.level(wants[i].state, true)
+      local remaining, its_next, its_reset, its_pause, its_rate, its_since, its_status = states.level(wants[i].state, true)
       if remaining < least then
-        bound, least, next, reset, paused, rate = i, remaining, its_next, its_reset, its_pause, its_rate
+        bound, least, next, reset = i, remaining, its_next, its_reset
+        paused, rate, since, status = its_pause, its_rate, its_since, its_status
       end
     end
   end
-  return bound, least, next, reset, paused, rate
+  return bound, least, next, reset, paused, rate, since, status
 end
 
 return M

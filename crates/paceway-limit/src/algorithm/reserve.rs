@@ -318,7 +318,7 @@ impl Want<'_> {
         match self.enforced_rate() {
             Some(rate) => rate.level(),
             None if self.enforce => self.open.level(),
-            None => Level { paused: 0, rate: 0, ..self.open.level() },
+            None => Level { paused: 0, status: 0, ..self.open.level() },
         }
     }
 }

@@ -91,7 +91,8 @@ impl Level {
     pub fn after(self, span: Micros) -> Self {
         let left = |time: Micros| (time - span).max(0);
         let (next, reset_after) = (left(self.next), left(self.reset_after));
-        Self { next, reset_after, paused: left(self.paused), ..self }
+        let since = self.since + span;
+        Self { next, reset_after, paused: left(self.paused), since, ..self }
     }
 }
 

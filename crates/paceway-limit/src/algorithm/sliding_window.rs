@@ -359,7 +359,7 @@ impl OpenRate for Open {
         let last = self.state.last_of_all() + self.rule.span;
         let reset_after = if self.fresh { 0 } else { (last - self.now).max(0) };
         let next = self.earliest(0, 1).0;
-        Level { remaining: self.remaining(), next, reset_after, paused: 0, rate: 0 }
+        Level { remaining: self.remaining(), next, reset_after, ..Level::default() }
     }
 
     fn close(self) -> Option<(State, Micros)> {

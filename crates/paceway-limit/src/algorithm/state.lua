@@ -155,16 +155,16 @@ function M.save_all()
   end
 end
 
--- remaining, next, reset_after, paused, and the working rate if there is one
+-- remaining, next, reset_after, paused, and of a gate: the working rate if there is one, since, status
 function M.level(state, enforce)
   local algorithm, open = state.algorithm, state.open
-  local gate, paused = enforce and open.gate, 0
+  local gate, paused, status = enforce and open.gate, 0, 0
   if gate then
     if not algorithm.lease then return gates.level(gate, algorithm, open) end
-    paused = gate.stop - open.now
+    paused, status = gate.stop - open.now, gate.status
   end
   local remaining, next, reset_after = algorithm.level(open)
-  return remaining, next, reset_after, paused
+  return remaining, next, reset_after, paused, nil, 0, status
 end
 
 function M.earliest(state, enforce, from, cost)

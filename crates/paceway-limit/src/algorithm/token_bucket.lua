@@ -3,7 +3,7 @@
 -- A rule is { kind, per, den, most, saved }: most is the burst. States are those of timeline.lua.
 
 local common, credits, timeline = require 'common', require 'timeline.credit', require 'timeline'
-local floor, max, min, unpack_from = math.floor, math.max, math.min, struct.unpack
+local floor, min, unpack_from = math.floor, math.min, struct.unpack
 
 local M = {
   kind = 84, lease = false, names = 'aux', born_at = timeline.BORN_AT,

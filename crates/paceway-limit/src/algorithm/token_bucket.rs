@@ -227,8 +227,7 @@ impl OpenRate for Open {
             remaining: holes + permits(self.line.tail, pace.full()) + self.line.credit() / pace.per,
             next: self.earliest(0, 1).0,
             reset_after: self.line.reset_after(),
-            paused: 0,
-            rate: 0,
+            ..Level::default()
         }
     }
 

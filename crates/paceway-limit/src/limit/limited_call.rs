@@ -127,7 +127,7 @@ impl<'a> LimitedCall<'a> {
     /// process that shares them. Use it when the vendor says "slow down", with the time that it names.
     ///
     /// Calls that wait ask again, with what is left of their time. A pause that ends earlier than the present one changes
-    /// nothing. After the pause each limit begins with one permit. A limit with [`observe`](crate::Limit::observe) or with a
+    /// nothing. After the pause permits flow one by one, for a while a little slower than by the rule. A limit with [`observe`](crate::Limit::observe) or with a
     /// cost of 0 is not paused.
     ///
     /// ```

@@ -221,5 +221,7 @@ fn read_level(code: i64, numbers: &mut Numbers<'_>) -> Option<Level> {
     if code < wire::GATED {
         return Some(level);
     }
-    Some(Level { paused: numbers.next()?, rate: numbers.next()?, ..level })
+    let (paused, rate, since) = (numbers.next()?, numbers.next()?, numbers.next()?);
+    let status = u16::try_from(numbers.next()?).ok()?;
+    Some(Level { paused, rate, since, status, ..level })
 }

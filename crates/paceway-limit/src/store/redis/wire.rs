@@ -27,7 +27,8 @@ const fn form(
 
 /// Replies: the code 1 with `at retry_after bound remaining next reset_after`, and for each limiter `at whole ticks born aux`;
 /// 0 with the first six for a request that is refused; 2 with these, `deadline` and `ask_after` for one that waits for a
-/// concurrency permit. The code is 10 more for a limiter with a gate, and `paused rate` come after `reset_after`.
+/// concurrency permit. The code is 10 more for a limiter with a gate, and `paused rate since status` come after
+/// `reset_after`.
 pub(super) const RESERVE: EntryForm = form(b'D', "reserve", &["budget"], None);
 /// A deadline of -1: the request holds a permit already, which an observing limiter counts. Replies as [`RESERVE`].
 pub(super) const RESERVE_WITH_TICKET: EntryForm =
@@ -72,7 +73,7 @@ pub(super) const LOWER: EntryForm = form(b'M', "lower", &["most", "span"], None)
 
 /// A reply to any entry instead: one of its keys holds a foreign value. The number of the key follows.
 pub(super) const FOREIGN: i64 = -1;
-/// The code of a reply is greater by this if its limiter has a gate: then the level has two more numbers.
+/// The code of a reply is greater by this if its limiter has a gate: then the level has four more numbers.
 pub(super) const GATED: i64 = 10;
 
 const FORMS: [&EntryForm; 16] = [
