@@ -1,4 +1,4 @@
-//! Draws the grants of each algorithm, from the rules of this crate on virtual time, into `docs/pictures`. The same
+//! Draws the grants of each algorithm and the rate after refusals, from the rules of this crate on virtual time, into `docs/pictures`. The same
 //! rules draw the same pictures; a test compares them with those that are checked in.
 //!
 //! ```sh
@@ -7,6 +7,8 @@
 
 #[path = "pictures/picture.rs"]
 mod picture;
+#[path = "pictures/refusals.rs"]
+mod refusals;
 
 use paceway::{
     algorithm::{
@@ -16,7 +18,11 @@ use paceway::{
     store::{Check, Decision, Entry, Reply, memory::MemoryStore},
 };
 use picture::{Picture, SECOND};
-use std::{collections::VecDeque, fs, io, path::Path};
+use std::{
+    collections::VecDeque,
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 const MS: Micros = 1_000;
 /// The instant on the store's clock at which each picture begins: the start of a second, µs.
@@ -33,11 +39,16 @@ fn main() -> io::Result<()> {
     for picture in pictures() {
         fs::write(picture.path(), picture.svg())?;
     }
+    fs::write(path_of(refusals::NAME), refusals::svg().unwrap_or_default())?;
     Ok(())
 }
 
 fn directory() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/pictures"))
+}
+
+fn path_of(name: &str) -> PathBuf {
+    directory().join(format!("{name}.svg"))
 }
 
 fn pictures() -> Vec<Picture> {
@@ -281,8 +292,8 @@ impl Picture {
         }
     }
 
-    fn path(&self) -> std::path::PathBuf {
-        directory().join(format!("{}.svg", self.name))
+    fn path(&self) -> PathBuf {
+        path_of(self.name)
     }
 }
 
@@ -296,4 +307,6 @@ fn the_pictures_in_the_docs_match_the_rules() {
         assert!(kept == fresh, "docs/pictures/{name}.svg: run `cargo run --example pictures`");
         assert!(fresh.len() < 15_000, "{name} is {} bytes", fresh.len());
     }
+    let kept = fs::read_to_string(path_of(refusals::NAME)).unwrap_or_default();
+    assert!(kept == refusals::svg().unwrap_or_default(), "run `cargo run --example pictures`");
 }

@@ -13,9 +13,9 @@ const CHART: f64 = 330.0;
 const CHART_HEIGHT: f64 = 90.0;
 const HEAD: &str = r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 370" width="720" height="370" font-family="sans-serif" font-size="12" fill="#222">
 "##;
-const BLUE: &str = "#1f6fb4";
-const RED: &str = "#c8322b";
-const ORANGE: &str = "#b35a00";
+pub(crate) const BLUE: &str = "#1f6fb4";
+pub(crate) const RED: &str = "#c8322b";
+pub(crate) const ORANGE: &str = "#b35a00";
 
 /// The requests and grants of one algorithm, and the curve and bound that are drawn with them.
 pub(crate) struct Picture {
@@ -141,14 +141,14 @@ impl Picture {
     }
 }
 
-fn tenth(value: f64) -> f64 {
+pub(crate) fn tenth(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
-fn path(style: &str, d: &str) -> String {
+pub(crate) fn path(style: &str, d: &str) -> String {
     format!("<path {style} d=\"{d}\"/>\n")
 }
 
-fn text(x: f64, y: f64, style: &str, words: &str) -> String {
+pub(crate) fn text(x: f64, y: f64, style: &str, words: &str) -> String {
     format!("<text x=\"{x}\" y=\"{y}\" {style}>{words}</text>\n")
 }

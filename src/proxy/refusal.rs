@@ -148,7 +148,10 @@ impl<'a> Exchange<'a> {
             "the upstream refuses a request"
         );
         let asked = spans.into_iter().map(|(span, checks)| {
-            let pause = Pause::of(span, refusal.status.as_u16());
+            let mut pause = Pause::of(span, refusal.status.as_u16());
+            if !rules.learns {
+                pause = Pause::keeping_rate(pause.span, pause.status);
+            }
             store.pause(&checks.into(), pause.since_sent(outgoing.times.sent.elapsed()))
         });
         let asked: Vec<_> = asked.collect();

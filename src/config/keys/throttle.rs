@@ -24,14 +24,16 @@ pub(in crate::config) const THROTTLE: Keys = Keys {
                 request had there"),
         duration("default_pause", TENTH..=DAY).written("duration, {least} to `max_pause`").default("1s").but(", or that of `style`")
             .says("how long the limiters are paused when the answer names no time. It doubles with each refusal in a row \
-                of one key, up to `max_pause`; refusals of requests that were under way together count once"),
+                of one key, up to `max_pause`; refusals of requests that were under way together count once. Any other \
+                answer ends the row, and so does an hour"),
         duration("max_pause", TENTH..=DAY).default("10min")
             .says("no pause is longer, whatever the upstream says"),
         section("retry", &RETRY, "[bounds](#retry)").otherwise("see there")
             .says("how refused requests are sent again"),
-        words("learn", || vec!["remaining", "off"]).written("`off` `remaining`").default("remaining")
-            .says("`remaining`: headers in which the upstream says what remains of its quota lower the level of the \
-                limiter that has this quota. A quota that is used up can pause it. They never raise it"),
+        words("learn", || vec!["on", "off", "remaining"]).default("on")
+            .says("`on`: a refusal lowers the [working rate](refusals.md), and headers in which the upstream says what \
+                remains of its quota lower the level of the limiter that has this quota. A quota that is used up can pause \
+                it. Nothing raises a limiter above its rule. `off`: a refusal only pauses. `remaining`: an older name of `on`"),
     ],
     others: &[
         meant("vendor dialect", "style"),

@@ -46,7 +46,7 @@ impl ConfigReader {
             self.note_at(&field, reason);
         }
         let learn: &str = self.read_or_default(&section, "learn");
-        rules.learns = learn == "remaining";
+        rules.learns = learn != "off";
         let pauses = self.paused_limiters(&section, limiters);
         ThrottleConfig { is_on, rules, pauses, retry: self.retry(&section) }
     }

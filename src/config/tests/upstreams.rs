@@ -216,7 +216,13 @@ fn connections_that_the_upstream_closes_first_are_a_warning() {
 
 #[test]
 fn an_upstream_throttles_by_default() {
-    for text in ["url: http://a", "url: http://a, throttle: on", "url: http://a, throttle: {}"] {
+    for text in [
+        "url: http://a",
+        "url: http://a, throttle: on",
+        "url: http://a, throttle: {}",
+        "url: http://a, throttle: { learn: on }",
+        "url: http://a, throttle: { learn: remaining }",
+    ] {
         let throttle = &with(text).expect("a config").upstreams[0].throttle;
         let expected = ThrottleConfig {
             is_on: true,
