@@ -19,7 +19,7 @@ use crate::{
     live::Live,
     log, metrics,
     overrides::Overrides,
-    plan::Plan,
+    plan::{Plan, slowest_per_second},
     store::{
         StoreAdmin,
         health::{Breaker, Health},
@@ -142,7 +142,14 @@ impl Deref for Admin {
 async fn measured(State(admin): State<Admin>) -> impl IntoResponse {
     for (plan, level) in limiters::levels(&admin).await {
         // A level that the store does not report now keeps its last value; the store's metrics show the reason.
-        if let (Some(Ok(each)), Some(available)) = (level, &plan.metrics.available) {
+        let Some(Ok(each)) = level else { continue };
+        // A rate that is learned shows itself.
+        if let (Some(rate), None) = (&plan.metrics.rate, plan.auto())
+            && let Some(now) = slowest_per_second(&plan.limiter.rates, &each)
+        {
+            rate.set(now);
+        }
+        if let Some(available) = &plan.metrics.available {
             available.set(shown::tightest(each).remaining as f64);
         }
     }

@@ -9,11 +9,12 @@ use crate::{
 };
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header::ALLOW};
+use jiff::SignedDuration;
 use paceway_limit::answer::{
     BAD_REQUEST, LIMITED, Problem, ProblemRow, SECOND, STORE, STORE_DETAIL, limited_detail,
     seconds, whole_millis,
 };
-use std::{borrow::Cow, time::Duration};
+use std::borrow::Cow;
 
 pub use paceway_limit::answer::{PACEWAY_ORIGIN, Policy, Quota};
 
@@ -377,10 +378,10 @@ impl Failure {
     }
 }
 
-/// The instant that is `left` µs from now, as people read it, such as `2026-11-24T00:00:00.000Z`.
+/// The instant that is `left` µs from now, or that is past if this is negative, as people read it, such as
+/// `2026-11-24T00:00:00.000Z`.
 pub fn end(left: Micros) -> Option<String> {
-    let left = Duration::from_micros(u64::try_from(left).ok()?);
-    let at = Timestamp::now().checked_add(left).ok()?;
+    let at = Timestamp::now().checked_add(SignedDuration::from_micros(left)).ok()?;
     Some(format!("{at:.3}"))
 }
 

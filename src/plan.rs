@@ -17,6 +17,7 @@ mod streaks;
 mod taken_permits;
 mod totals;
 mod waiting;
+mod working_rate;
 
 pub use auto_limit::{AutoLimit, Observed};
 pub(crate) use counters::LimiterCounters;
@@ -33,6 +34,7 @@ pub(crate) use streaks::RefusalStreaks;
 pub(crate) use taken_permits::TakenPermits;
 pub use totals::{ExchangeTotals, ROUTE_KINDS, UPSTREAM_KINDS};
 pub(crate) use waiting::{Waiting, WaitingCounts};
+pub use working_rate::{WorkingRate, per_second, rate_text, reason, slowest_per_second};
 
 use crate::{
     algorithm::{Rule, fair::Priority},

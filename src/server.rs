@@ -185,7 +185,8 @@ impl Server {
             }
             drop(ended);
             live.learn(&store).await;
-            tokio::spawn(pauses::report(live.clone(), store.pauses().events()));
+            let events = store.pauses().events();
+            tokio::spawn(pauses::report(live.clone(), store.clone(), events));
             if let Some(health) = source.health() {
                 tokio::spawn(outages::report(health.clone()));
                 tokio::spawn(losses::report(live.clone(), store.clone(), health));

@@ -4,12 +4,13 @@
 use super::{
     Admin,
     access::Operator,
-    limiters::tightest,
+    limiters::await_levels,
     page_error::{Result, bad},
-    shown::{millis, show},
+    shown::{millis, show, show_working, tightest},
 };
 use crate::{
     algorithm::Level,
+    config::Rate,
     key,
     plan::LimiterPlan,
     store::{ScanPlace, WaitingCount},
@@ -50,6 +51,8 @@ enum KeyOrder {
 /// One key, as the list shows it.
 struct KeyInUse {
     key: String,
+    /// The levels of its rates, and that of all of them.
+    each: std::result::Result<Vec<Level>, String>,
     level: std::result::Result<Level, String>,
     waiting: usize,
 }
@@ -93,17 +96,19 @@ pub(super) async fn list(
         // All are asked before the first answer is awaited, so that Redis gets them together.
         let answers: Vec<_> = keys.iter().map(ask).collect();
         for (key, answers) in keys.iter().zip(answers) {
-            let level = match tightest(answers).await {
+            let each = match await_levels(answers).await {
                 Err(error) if !error.is_of_a_key() => return Err(error.into()),
-                level => level.map_err(|error| error.to_string()),
+                each => each.map_err(|error| error.to_string()),
             };
+            let level = each.clone().map(tightest);
             let waiting = waiting.get(key).copied().unwrap_or_default();
-            all.push(KeyInUse { key: key.clone(), level, waiting });
+            all.push(KeyInUse { key: key.clone(), each, level, waiting });
         }
     }
     all.retain(KeyInUse::is_in_use);
     all.sort_by_cached_key(|key| key.place(order));
-    let shown: Vec<_> = all.iter().take(limit).map(KeyInUse::describe).collect();
+    let shown: Vec<_> =
+        all.iter().take(limit).map(|key| key.describe(&plan.limiter.rates)).collect();
     Ok(Json(json!({
         "limiter": name,
         "sort": order.name(),
@@ -245,7 +250,7 @@ impl KeyInUse {
         (waiting, used.is_none(), used, self.key.clone())
     }
 
-    fn describe(&self) -> Value {
+    fn describe(&self, rates: &[Rate]) -> Value {
         let mut shown = json!({ "key": key::shown(&self.key), "waiting": self.waiting });
         match &self.level {
             Ok(level) => {
@@ -256,6 +261,7 @@ impl KeyInUse {
             }
             Err(error) => shown["error"] = error.as_str().into(),
         }
+        show_working(&mut shown, rates, self.each.as_deref().unwrap_or_default());
         shown
     }
 }

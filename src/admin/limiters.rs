@@ -264,7 +264,11 @@ pub(super) async fn closed(admin: &Admin) -> Vec<Value> {
     }
     let mut all = Vec::with_capacity(asked.len());
     for (plan, checks, looks) in asked {
-        let level = if looks.is_empty() { None } else { Some(tightest(looks).await) };
+        let level = if looks.is_empty() {
+            None
+        } else {
+            Some(await_levels(looks).await.map(shown::tightest))
+        };
         if let Some(left) = shown::closed(admin, &checks, level.as_ref()) {
             let name = &plan.limiter.name;
             all.push(json!({ "limiter": name, "until": end(left), "why": shown::LOST }));
@@ -289,19 +293,15 @@ async fn levels_at(admin: &Admin, checks: &[Check]) -> std::result::Result<Vec<L
     await_levels(checks.iter().map(|check| admin.store.look(check)).collect()).await
 }
 
-async fn await_levels(answers: Vec<Answer<Level>>) -> std::result::Result<Vec<Level>, StoreError> {
+/// Awaits the levels of all rates of a limiter.
+pub(super) async fn await_levels(
+    answers: Vec<Answer<Level>>,
+) -> std::result::Result<Vec<Level>, StoreError> {
     let mut all = Vec::with_capacity(answers.len());
     for answer in answers {
         all.push(answer.get().await?);
     }
     Ok(all)
-}
-
-/// Awaits the levels of all rates of a limiter, and returns the level that all of them allow.
-pub(super) async fn tightest(
-    answers: Vec<Answer<Level>>,
-) -> std::result::Result<Level, StoreError> {
-    Ok(shown::tightest(await_levels(answers).await?))
 }
 
 // === impl Acquire ===

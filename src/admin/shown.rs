@@ -3,18 +3,15 @@
 use super::Admin;
 pub(super) use crate::services::permits::millis;
 use crate::{
-    algorithm::{
-        Level, MAX_BUDGET, Micros,
-        auto_rate::{Nanohertz, nanohertz},
-    },
+    algorithm::{Level, MAX_BUDGET, Micros},
     answer::{end, is_reason},
     config::{AutoRule, LimiterConfig, Mode, Rate},
     overrides::{Override, Rates},
-    plan::{AutoLimit, LimiterPlan},
+    plan::{AutoLimit, LimiterPlan, WorkingRate, per_second, rate_text, reason},
     store::{Check, Share, StoreError},
 };
 use serde_json::{Value, json};
-use std::sync::atomic::Ordering::Relaxed;
+use std::{slice, sync::atomic::Ordering::Relaxed};
 
 /// Why a limiter is closed after a loss of states.
 pub(super) const LOST: &str = "the store has lost its states, or may have";
@@ -23,7 +20,7 @@ pub(super) const LOST: &str = "the store has lost its states, or may have";
 fn learned(state: &mut Value, auto: &AutoLimit, limiter: &LimiterConfig) {
     match (auto.rule, auto.rate(), limiter.rates.first()) {
         (AutoRule::Rate(rule), Some(rate), Some(start)) => {
-            let unit = |rate| auto_rate_text(rate, start);
+            let unit = |rate| rate_text(rate, start);
             state["rate"] = unit(rate).into();
             state["rate_per_second"] = per_second(rate).into();
             state["auto"] = json!({
@@ -36,18 +33,6 @@ fn learned(state: &mut Value, auto: &AutoLimit, limiter: &LimiterConfig) {
         }
         _ => {}
     }
-}
-
-/// Writes a rate in the period of `start`, with up to three digits after the point, such as `23.45/s`.
-fn auto_rate_text(rate: Nanohertz, start: &Rate) -> String {
-    let count = per_second(rate) * start.period.as_secs_f64();
-    let text = start.to_string();
-    let period = text.split_once('/').map_or("s", |(_, period)| period);
-    format!("{}/{period}", (count * 1000.0).round() / 1000.0)
-}
-
-fn per_second(rate: Nanohertz) -> f64 {
-    rate as f64 / nanohertz(1, 1_000_000) as f64
 }
 
 /// Writes a limiter: its rule, its level, and the share that this gateway grants while the store does not decide. `checks` are
@@ -108,12 +93,9 @@ pub(super) fn state(
     if let Some((left, status)) = pause(admin, plan, checks, level.as_ref()) {
         state["paused_ms"] = millis(left).into();
         state["paused_until"] = end(left).into();
-        state["pause_reason"] = match status {
-            0 => "the upstream refused a request".into(),
-            200..300 => "the upstream says that its quota is used up".into(),
-            status => format!("the upstream answered {status}").into(),
-        };
+        state["pause_reason"] = reason(status).into();
     }
+    show_working(&mut state, &limiter.rates, &each);
     if let Some(left) = closed(admin, checks, level.as_ref()) {
         state["closed_ms"] = millis(left).into();
         state["closed_until"] = end(left).into();
@@ -176,7 +158,11 @@ fn pause(
         Some(Ok(level)) => level.paused,
         _ => known.map_or(0, |pause| pause.left()),
     };
-    (left > 0).then(|| (left, known.map_or(0, |pause| pause.status)))
+    let status = match level {
+        Some(Ok(level)) if level.status > 0 => level.status,
+        _ => known.map_or(0, |pause| pause.status),
+    };
+    (left > 0).then_some((left, status))
 }
 
 /// The time in µs for which a limiter stays closed because the store has lost its states. The `level` of one bucket shows
@@ -259,7 +245,18 @@ fn share(admin: &Admin, plan: &LimiterPlan, checks: &[Check], has_level: bool) -
 fn rate_level(rate: &Rate, check: &Check, level: Level) -> Value {
     let mut shown = json!({ "rate": rate.to_string(), "limit": check.algorithm.limit() });
     show(&mut shown, level);
+    show_working(&mut shown, slice::from_ref(rate), &[level]);
     shown
+}
+
+/// Writes the rate at which a bucket works below the written one, if refusals have lowered it: the slowest one of several.
+pub(super) fn show_working(state: &mut Value, rates: &[Rate], each: &[Level]) {
+    if let Some(working) = WorkingRate::of(rates, each) {
+        state["working_rate"] = working.text().into();
+        state["working_rate_per_second"] = working.per_second().into();
+        state["working_since"] = end(-working.level.since).into();
+        state["working_reason"] = reason(working.level.status).into();
+    }
 }
 
 /// Writes a level.
@@ -276,7 +273,31 @@ pub(super) fn tightest(levels: impl IntoIterator<Item = Level>) -> Level {
         all.remaining = all.remaining.min(level.remaining);
         all.next = all.next.max(level.next);
         all.reset_after = all.reset_after.max(level.reset_after);
+        let is_slower = level.rate > 0 && (all.rate == 0 || level.rate < all.rate);
+        if level.paused > all.paused || all.paused == 0 && is_slower {
+            all.status = level.status;
+        }
         all.paused = all.paused.max(level.paused);
+        if is_slower {
+            (all.rate, all.since) = (level.rate, level.since);
+        }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_working_rate_is_that_of_all_rates() {
+        let full = Level { remaining: 9, ..Level::default() };
+        let slow = Level { rate: 3, since: 30, status: 503, remaining: 4, ..full };
+        let paused = Level { rate: 5, since: -20, status: 429, paused: 20, remaining: 0, ..full };
+        assert_eq!(tightest([full, full]), full);
+        for levels in [[full, slow, paused], [paused, slow, full], [slow, paused, full]] {
+            let all = Level { rate: 3, since: 30, status: 429, paused: 20, remaining: 0, ..full };
+            assert_eq!(tightest(levels), all);
+        }
+    }
 }

@@ -4,6 +4,7 @@ use http::header::RETRY_AFTER;
 use paceway_limit::answer::QUOTA_EXCEEDED;
 use rstest::rstest;
 use serde_json::json;
+use std::time::Duration;
 
 fn limited(retry_after: Micros) -> Response<Bytes> {
     let rate = Rate { count: 10, period: Duration::from_millis(250) };

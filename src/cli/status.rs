@@ -124,6 +124,10 @@ pub(super) fn notes(limiter: &Value) -> Vec<String> {
             notes.push(format!("{state} until {until}: {}", said(&limiter[why])));
         }
     }
+    if let Some(rate) = limiter["working_rate"].as_str() {
+        let [since, why] = ["working_since", "working_reason"].map(|field| said(&limiter[field]));
+        notes.push(format!("works at {rate} from {since}: {why}"));
+    }
     notes.extend(by(&limiter["override"]));
     if let Some(error) = limiter["error"].as_str() {
         notes.push(format!("no level: {error}"));

@@ -200,6 +200,9 @@ impl TopRow {
         if let Some(left) = key.and_then(|key| key["paused_ms"].as_f64()) {
             notes.push(format!("paused for {}", millis(left)));
         }
+        if let Some(rate) = key.and_then(|key| key["working_rate"].as_str()) {
+            notes.push(format!("works at {rate}"));
+        }
         let shown = json!({
             "limiter": limiter["name"],
             "key": key.map(|key| key["key"].clone()),

@@ -61,7 +61,7 @@ declare! {
     Gauge MAX_WAIT = "paceway_max_wait_seconds" by [ROUTE];
     /// Permits of a limiter that could be taken now.
     Gauge AVAILABLE = "paceway_limiter_available" by [LIMITER];
-    /// Permits a second of a limiter, by the slowest of its rates, as it is now.
+    /// Permits a second of a limiter, by the slowest of its rates, as refusals have lowered it.
     Gauge RATE = "paceway_limiter_rate" by [LIMITER];
     /// Permits that an unused limiter grants at once; of `concurrency` all of them.
     Gauge CAPACITY = "paceway_limiter_capacity" by [LIMITER];

@@ -6,8 +6,8 @@ use crate::{
     key,
     live::Live,
     log::{Permit, Throttle},
-    plan::Plan,
-    store::{Pause, PauseEvent, PauseEvents},
+    plan::{Plan, WorkingRate},
+    store::{Pause, PauseEvent, PauseEvents, Store},
 };
 use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout_at};
@@ -20,11 +20,20 @@ const TOGETHER: Duration = Duration::from_millis(20);
 /// The most limiters, and the most keys, that a line lists.
 const MOST_NAMED: usize = 8;
 
+/// The rates that a line names: the working ones, and the written ones in the same order.
+#[derive(Debug, Default)]
+struct LoweredRates {
+    working: Vec<String>,
+    written: Vec<String>,
+}
+
 /// The pauses that began, or ended, together.
 #[derive(Debug, Default)]
 struct PauseGroup {
     limiters: BTreeSet<String>,
     keys: BTreeSet<String>,
+    /// The first of the states.
+    states: Vec<Arc<str>>,
     /// The latest end, and the status of an answer that caused a pause.
     until: Option<Instant>,
     status: u16,
@@ -32,7 +41,7 @@ struct PauseGroup {
 }
 
 /// Writes lines about `events`, for as long as the process runs.
-pub(super) async fn report(live: Arc<Live>, mut events: PauseEvents) {
+pub(super) async fn report(live: Arc<Live>, store: Arc<dyn Store>, mut events: PauseEvents) {
     let (mut began, mut ended) = (PauseGroup::default(), PauseGroup::default());
     let mut written_at = Instant::now();
     loop {
@@ -65,7 +74,7 @@ pub(super) async fn report(live: Arc<Live>, mut events: PauseEvents) {
                 ended.is_ended_early |= !is_over;
             }
             None => {
-                mem::take(&mut began).log_begin();
+                mem::take(&mut began).log_begin(&plan, &*store).await;
                 mem::take(&mut ended).log_end();
             }
         }
@@ -75,8 +84,11 @@ pub(super) async fn report(live: Arc<Live>, mut events: PauseEvents) {
 // === impl PauseGroup ===
 
 impl PauseGroup {
-    fn add(&mut self, plan: &Plan, state: &str) {
+    fn add(&mut self, plan: &Plan, state: &Arc<str>) {
         let (limiter, key) = shown(plan, state);
+        if self.states.len() < MOST_NAMED {
+            self.states.push(state.clone());
+        }
         if self.limiters.len() <= MOST_NAMED {
             self.limiters.insert(limiter.to_owned());
         }
@@ -85,18 +97,34 @@ impl PauseGroup {
         }
     }
 
-    fn log_begin(self) {
+    async fn log_begin(self, plan: &Plan, store: &dyn Store) {
         let Some((limiter, key)) = self.names() else { return };
         let Some(Permit { suppressed }) = BEGINS.permit() else { return };
         let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
         let left = left.unwrap_or_default();
         let (until, pause_s) = (end(Pause::of(left, self.status).span), left.as_secs_f64());
-        let why = match self.status {
-            200..300 => "the upstream says that its quota is used up",
-            _ => "the upstream refuses calls",
+        let mut why = match self.status {
+            200..300 => "the upstream says that its quota is used up".to_owned(),
+            _ => "the upstream refuses calls".to_owned(),
         };
+        let lowered = LoweredRates::of(&self.states, plan, store).await;
+        let [rate, written] = [&lowered.working, &lowered.written]
+            .map(|rates| (!rates.is_empty()).then(|| rates.join(", ")));
+        if let (Some(rate), Some(written)) = (&rate, &written) {
+            why += &format!("; then the limiter works at {rate} of {written}");
+        }
         let status = (self.status > 0).then_some(self.status);
-        tracing::warn!(limiter, key, until, pause_s, status, suppressed, "a pause begins: {why}");
+        tracing::warn!(
+            limiter,
+            key,
+            until,
+            pause_s,
+            status,
+            rate,
+            written,
+            suppressed,
+            "a pause begins: {why}"
+        );
     }
 
     fn log_end(self) {
@@ -115,6 +143,28 @@ impl PauseGroup {
         };
         let key = (!self.keys.is_empty()).then(|| list(&self.keys));
         (!self.limiters.is_empty()).then(|| (list(&self.limiters), key))
+    }
+}
+
+// === impl LoweredRates ===
+
+impl LoweredRates {
+    /// Asks the store for the rates of these states that refusals have lowered.
+    async fn of(states: &[Arc<str>], plan: &Plan, store: &dyn Store) -> Self {
+        let mut all = Self::default();
+        for state in states {
+            let Some((limiter, key)) = plan.owner(state) else { continue };
+            let rates = &limiter.limiter.rates;
+            let mut own =
+                limiter.checks(key, 1).zip(rates).filter(|(check, _)| check.key == *state);
+            let Some((check, rate)) = own.next() else { continue };
+            let Ok(level) = store.look(&check).get().await else { continue };
+            if let Some(working) = WorkingRate::of(std::slice::from_ref(rate), &[level]) {
+                all.working.push(working.text());
+                all.written.push(rate.to_string());
+            }
+        }
+        all
     }
 }
 

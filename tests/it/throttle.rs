@@ -5,6 +5,7 @@ mod grpc;
 mod held_answers;
 mod pauses;
 mod remaining;
+mod working_rate;
 
 use crate::support::{
     Answer, Conn, Gateway, PATIENCE, Redis, Reply, Upstream, eventually, reply, request,

@@ -28,6 +28,7 @@ function make(limiter) {
     h("dl", { class: "figures" }, figure("promised", "Slots ahead"), figure("last_slot", "Last slot in"), figure("waiting", "Waiting")),
     chart.svg,
     h("p", { class: "banner", "data-field": "pause" }, part("span", "pause-text"), resume),
+    part("p", "working", { class: "banner" }),
     h("p", { class: "banner info", "data-field": "override" }, part("span", "override-text"), end),
     part("p", "error", { class: "banner bad" }),
     h("div", { class: "actions" },
@@ -81,6 +82,9 @@ function update(card, limiter) {
   set("last_slot", span(limiter.last_slot_ms), limiter.last_slot_ms);
   set("waiting", count(limiter.waiting), limiter.waiting);
   pauseAndOverride(card, limiter, set);
+  const works = limiter.working_rate != null;
+  hide(field(card, "working"), !works);
+  if (works) set("working", `Works at ${limiter.working_rate} from ${clock(limiter.working_since)}: ${limiter.working_reason}`, limiter.working_rate_per_second);
   set("error", limiter.error ?? (limiter.closed_ms == null ? "" : `closed for ${span(limiter.closed_ms)}: ${limiter.closed_reason}`));
   hide(field(card, "error"), field(card, "error").textContent === "");
   toggle(card, "failed", limiter.error != null);
