@@ -3,8 +3,9 @@
 
 mod outcome;
 mod scenes;
+mod tables;
 
-use super::{EPOCH, MS, Random, SECOND, table};
+use super::{EPOCH, MS, Random, SECOND};
 use outcome::Outcome;
 use paceway::{
     algorithm::{
@@ -15,11 +16,15 @@ use paceway::{
     },
     store::{Check, Entry, Pause, Reply, memory::MemoryStore},
 };
-use scenes::{SCENES, Scene, Strategy};
+use scenes::{Scene, Strategy};
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, VecDeque},
+    time::Duration,
 };
+#[cfg(test)]
+pub(crate) use tables::broken_laws;
+pub(crate) use tables::{LEGEND, simulate};
 
 /// Refusals say `Retry-After: 1`.
 const PAUSE: Micros = SECOND;
@@ -28,13 +33,6 @@ const LEAST_PAUSE: Micros = SECOND / 10;
 /// How often each of the gateways reports.
 const REPORT: Micros = SECOND / 2;
 const GATEWAYS: usize = 3;
-pub(crate) const LEGEND: &str = "Learning. The vendor accepts N calls in any second (sliding log), or in each second of its clock \
-(fixed window).
-A cell: calls that the upstream refused, of those sent · share of what strangers leave of the quota, or of the load if that
-is less, that it accepted.
-";
-const LEARNED: &str = "The rates and margins that were learned, after ten minutes.\n";
-
 /// A request that waits for its slot.
 struct Waiting {
     at: Micros,
@@ -48,6 +46,8 @@ struct Waiting {
 enum Event {
     Request,
     Stranger,
+    /// The upstream refuses the next call without a cause.
+    Hiccup,
     /// The slot of the request with this number.
     Slot(u64),
     /// A call arrives that was sent at this instant, with a slot of this rate.
@@ -62,8 +62,6 @@ enum Event {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Verdict {
     accepted: bool,
-    /// How many calls remain.
-    remaining: i64,
     /// For how long a refusal says to wait.
     pause: Micros,
 }
@@ -83,45 +81,15 @@ struct Run {
     margin: LearnedMargin,
     /// Since when the shortest and the longest time of an answer are those of this minute; and those of the one before.
     times: [(Micros, Micros, Micros); 2],
-    /// When the calls were sent that are not answered yet.
-    flying: Vec<Micros>,
     waiting: BTreeMap<u64, Waiting>,
+    /// When the last pause ends.
     paused: Micros,
+    has_hiccup: bool,
     /// The instants of the calls that count in the upstream's windows.
     log: VecDeque<Micros>,
-    /// When the newest answer was sent that said how many calls remain.
-    heard: Micros,
-    /// Whether that answer left a call for the next request; and when the upstream refused a call last.
-    had_rest: bool,
-    refused: Micros,
     /// Requests of each gateway since its last report, and those of them that the limiter held.
     asked: [(i64, i64); GATEWAYS],
     seen: Outcome,
-}
-
-/// The table of all scenes, that of the learned rates and margins, and what broke a law.
-pub(crate) fn simulate(seeds: u64, markdown: bool) -> (String, Vec<String>) {
-    let head = ["scene", "limiter", "sliding log", "fixed window"].map(str::to_owned);
-    let (mut lines, mut learned, mut broken) = (vec![head.clone()], vec![head], Vec::new());
-    for scene in SCENES {
-        for &strategy in scene.strategies {
-            let seen = [false, true].map(|is_window| {
-                let seen = (0..seeds).map(|seed| Run::new(*scene, strategy, is_window, seed).run());
-                let seen = seen.reduce(Outcome::and).unwrap_or_default();
-                broken.extend(scene.broken_law(strategy, is_window, seen));
-                seen
-            });
-            let line = |[log, window]: [String; 2]| {
-                [scene.name.to_owned(), strategy.name(scene.rate), log, window]
-            };
-            lines.push(line(seen.map(Outcome::cell)));
-            if scene.is_settled() && strategy.learns() {
-                learned.push(line(seen.map(|seen| seen.learned(strategy))));
-            }
-        }
-    }
-    let all = format!("{}\n{LEARNED}\n{}", table(&lines, markdown), table(&learned, markdown));
-    (all, broken)
 }
 
 fn rate_of(check: &Check) -> Nanohertz {
@@ -135,15 +103,16 @@ impl Run {
         let rate = |count| nanohertz(count, SECOND);
         let auto =
             AutoRate { start: rate(scene.rate), min: rate(1), max: rate(100), period: SECOND };
-        // An automatic rate has no burst.
-        let burst = if strategy == Strategy::Auto { 1 } else { scene.rate };
+        // An automatic rate has no burst, and a constant one none.
+        let is_even = matches!(strategy, Strategy::Auto | Strategy::Constant(_));
+        let burst = if is_even { 1 } else { scene.rate };
         let margin = match strategy {
             Strategy::Margin(ms) | Strategy::PausedMargin(ms) => ms * MS,
             Strategy::AutoMargin => 0,
             _ => 30 * MS,
         };
         let auto_margin = AutoMargin { most: SECOND };
-        let base = match scene.is_sliding {
+        let base = match scene.is_sliding && !matches!(strategy, Strategy::Constant(_)) {
             true => Algorithm::SlidingWindow(
                 SlidingWindow::new(scene.rate, SECOND, margin).expect("a legal rule"),
             ),
@@ -165,13 +134,10 @@ impl Run {
             auto_margin,
             margin: auto_margin.first(0),
             times: [(0, Micros::MAX, 0); 2],
-            flying: Vec::new(),
             waiting: BTreeMap::new(),
             paused: 0,
+            has_hiccup: false,
             log: VecDeque::new(),
-            heard: -1,
-            had_rest: false,
-            refused: Micros::MIN / 2,
             asked: [(0, 0); GATEWAYS],
             seen: Outcome::default(),
         }
@@ -186,22 +152,26 @@ impl Run {
             self.push(REPORT * gateway as i64 / GATEWAYS as i64, Event::Report(gateway));
         }
         let (from, until) = self.scene.measured;
+        for i in 0..self.scene.hiccups {
+            let at = from * SECOND + (until - from) * SECOND * i / self.scene.hiccups;
+            self.push(at, Event::Hiccup);
+        }
         while let Some(Reverse((now, _, event))) = self.events.pop() {
-            if now >= until * SECOND {
+            if now >= until.max(self.scene.looked.1) * SECOND {
                 break;
             }
-            self.happens(now, event, now >= from * SECOND);
+            self.happens(now, event, (from * SECOND..until * SECOND).contains(&now));
         }
         let wanted = (from..until).map(|second| self.scene.quota_at(second * SECOND) as f64);
         let quota: f64 = wanted.sum();
-        let load = quota * self.scene.load as f64 / 100.0;
+        let load = quota * self.scene.load as f64 / 1000.0;
         Outcome { wanted: (quota - self.seen.strangers as f64).min(load), ..self.seen }
     }
 
     fn happens(&mut self, now: Micros, event: Event, is_measured: bool) {
         match event {
             Event::Request => {
-                let mean = SECOND * 100 / (self.scene.quota_at(now) * self.scene.load);
+                let mean = SECOND * 1000 / (self.scene.quota_at(now) * self.scene.load);
                 let next = now + self.random.exponential(mean);
                 self.push(next, Event::Request);
                 let held = self.ask(now, now + self.scene.max_wait);
@@ -216,38 +186,33 @@ impl Run {
                 let Verdict { accepted, .. } = self.arrives(now);
                 self.seen.strangers += i64::from(accepted && is_measured);
             }
+            Event::Hiccup => self.has_hiccup = true,
             Event::Slot(number) => {
                 if let Some(Waiting { check, .. }) = self.waiting.remove(&number) {
                     self.seen.sent += i64::from(is_measured);
-                    self.flying.push(now);
                     let arrival = now + self.delay();
                     self.push(arrival, Event::Arrival(now, rate_of(&check)));
                 }
             }
             Event::Arrival(sent, rate) => {
-                let verdict = self.arrives(now);
+                let mut verdict = self.arrives(now);
+                verdict.accepted &= !std::mem::take(&mut self.has_hiccup);
                 self.seen.refused += i64::from(!verdict.accepted && is_measured);
                 let answer = now + self.delay();
                 self.push(answer, Event::Answer(sent, rate, verdict));
             }
-            Event::Answer(sent, rate, Verdict { accepted, remaining, pause }) => {
-                if let Some(i) = self.flying.iter().position(|at| *at == sent) {
-                    self.flying.swap_remove(i);
-                }
-                if accepted && sent > self.heard {
-                    self.hears(now, sent, remaining);
-                }
+            Event::Answer(sent, rate, Verdict { accepted, pause }) => {
                 if accepted {
                     self.took(now, now - sent);
                 } else if self.strategy.pauses() {
-                    self.refused = now;
                     let refused = Some(RefusedCall { sent, rate });
                     self.report(now, RateReport { used: false, refused });
-                    self.pause(now, pause);
+                    self.pause(now, sent, pause);
                 }
             }
             Event::Report(gateway) => {
                 self.push(now + REPORT, Event::Report(gateway));
+                self.looks(now);
                 let (asked, held) = std::mem::take(&mut self.asked[gateway]);
                 let used = held > 0 && held >= asked / 2;
                 self.report(now, RateReport { used, refused: None });
@@ -264,22 +229,18 @@ impl Run {
         self.scene.delay + self.random.below(self.scene.jitter + 1)
     }
 
-    /// Lowers the limiter to what an answer says remains, or pauses it, as `lower` of the gateway does.
-    fn hears(&mut self, now: Micros, sent: Micros, remaining: i64) {
-        let since = self.flying.iter().filter(|at| **at > sent).count() as i64;
-        let (span, since) = match self.strategy {
-            Strategy::Remaining(span) => (span, since),
-            Strategy::Undeducted => (10, 0),
-            _ => return,
-        };
-        self.heard = sent;
-        let remaining = (remaining - since).max(0);
-        let had_rest = std::mem::replace(&mut self.had_rest, remaining > 0);
-        if had_rest && remaining == 0 && now - self.refused < span * SECOND {
-            self.pause(now, LEAST_PAUSE.max(2 * SECOND / self.scene.rate));
-        } else {
-            let lower = Entry::Lower { check: self.check(), remaining, span: 0 };
-            self.store.run_at(EPOCH + now, &[lower]);
+    /// Notes the working rate.
+    fn looks(&mut self, now: Micros) {
+        if now < self.scene.looked.0 * SECOND || now >= self.scene.looked.1 * SECOND {
+            return;
+        }
+        let replies = self.store.run_at(EPOCH + now, &[Entry::Look { check: self.check() }]);
+        let [Reply::Level(level)] = &replies[..] else { return };
+        let is_written = level.rate == 0;
+        let rate = if is_written { nanohertz(self.scene.rate, SECOND) } else { level.rate };
+        self.seen.working.is(rate);
+        if is_written && level.paused == 0 && self.seen.returned == 0 {
+            self.seen.returned = now - self.scene.looked.0 * SECOND;
         }
     }
 
@@ -316,6 +277,7 @@ impl Run {
     fn check(&self) -> Check {
         let rule = match self.strategy {
             Strategy::Auto => self.base.at_rate(self.learned.rate, 1).expect("a legal rule"),
+            Strategy::Constant(rate) => self.base.at_rate(rate, 1).expect("a legal rule"),
             Strategy::AutoMargin => Algorithm::SlidingWindow(
                 SlidingWindow::new(self.scene.rate, SECOND, self.margin.margin)
                     .expect("a legal rule"),
@@ -341,15 +303,24 @@ impl Run {
         decision.wait > 0 || !decision.admitted
     }
 
-    /// Pauses the limiter. Requests with a slot within the pause, or of a higher rate, ask again in their order.
-    fn pause(&mut self, now: Micros, span: Micros) {
-        let pause = Pause::for_micros(span, 429);
+    /// Pauses the limiter because a call was refused that was `sent` then. If that was after the last pause, the working rate
+    /// falls, and all that wait ask again in their order; otherwise those with a slot within the pause do, or of a higher rate.
+    fn pause(&mut self, now: Micros, sent: Micros, span: Micros) {
+        let keeps_rate = matches!(self.strategy, Strategy::Constant(_));
+        let pause = match keeps_rate {
+            true => Pause::keeping_rate(span, 429),
+            false => {
+                let ago = Duration::from_micros((now - sent).unsigned_abs());
+                Pause::for_micros(span, 429).since_sent(ago)
+            }
+        };
+        let falls = !keeps_rate && sent >= self.paused;
         self.store.run_at(EPOCH + now, &[Entry::Pause { check: self.check(), pause }]);
         self.paused = self.paused.max(now + span);
         let all = std::mem::take(&mut self.waiting);
         let rate = rate_of(&self.check());
         let is_covered = |waiting: &Waiting| {
-            waiting.at < self.paused || rate_of(&waiting.check) > rate + rate / 20
+            falls || waiting.at < self.paused || rate_of(&waiting.check) > rate + rate / 20
         };
         let (covered, rest): (BTreeMap<_, _>, _) =
             all.into_iter().partition(|(_, waiting)| is_covered(waiting));
@@ -370,10 +341,6 @@ impl Run {
             self.log.pop_front();
         }
         let quota = self.scene.quota_at(now);
-        let (from, until) = self.scene.closed;
-        if (from * SECOND..until * SECOND).contains(&now) {
-            return Verdict { accepted: false, remaining: 0, pause: until * SECOND - now };
-        }
         let left = quota - self.log.len() as i64;
         if left > 0 || self.scene.counts_refused {
             self.log.push_back(now);
@@ -384,6 +351,6 @@ impl Run {
             false => self.log.get(over).map_or(now, |first| first + SECOND),
         };
         let pause = if self.scene.is_exact { (free - now).max(LEAST_PAUSE) } else { PAUSE };
-        Verdict { accepted: left > 0, remaining: (left - 1).max(0), pause }
+        Verdict { accepted: left > 0, pause }
     }
 }

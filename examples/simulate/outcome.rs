@@ -13,6 +13,10 @@ pub(super) struct Outcome {
     pub(super) rates: Learned,
     /// The margins, in µs.
     pub(super) margins: Learned,
+    /// The working rates of the seconds that are looked at; of several runs those of the one in which they differ most.
+    pub(super) working: Learned,
+    /// When the written rate was reached again, µs after the first of these seconds; 0 if it was not. The last one of several.
+    pub(super) returned: i64,
 }
 
 /// The values of a learned rate or margin after each report.
@@ -35,6 +39,11 @@ impl Outcome {
             wanted: self.wanted + other.wanted,
             rates: self.rates.and(other.rates),
             margins: self.margins.and(other.margins),
+            working: match self.working.swing() > other.working.swing() {
+                true => self.working,
+                false => other.working,
+            },
+            returned: self.returned.max(other.returned),
         }
     }
 
@@ -54,7 +63,16 @@ impl Outcome {
     }
 
     pub(super) fn cell(self) -> String {
-        format!("{:.1} % · {:.1} %", 100.0 * self.refused_share(), 100.0 * self.used())
+        format!("{:.1} % · {:.2} %", 100.0 * self.used(), 100.0 * self.refused_share())
+    }
+
+    /// How far the lowest working rate was below the highest one, and when the written rate was reached again.
+    pub(super) fn working(self) -> String {
+        let returned = match self.returned {
+            0 => String::new(),
+            after => format!(", written after {:.1} s", after as f64 / 1e6),
+        };
+        format!("{:.1} %{returned}", 100.0 * self.working.swing())
     }
 
     /// The range and the mean of what was learned.
@@ -87,6 +105,11 @@ impl Learned {
                 reports: self.reports + other.reports,
             },
         }
+    }
+
+    /// The way from the most to the least, as a part of the most.
+    pub(super) fn swing(self) -> f64 {
+        1.0 - self.least as f64 / self.most.max(1) as f64
     }
 
     fn mean(self) -> f64 {
