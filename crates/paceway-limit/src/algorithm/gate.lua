@@ -11,8 +11,8 @@ local M = {}
 local redis, ceil, floor, max, min = redis, math.ceil, math.floor, math.max, math.min
 local EXACT, MAX_BUDGET, byte, format = common.EXACT, common.MAX_BUDGET, string.byte, string.format
 local GATE, LETTER, LEAST_UNIT = '<c1i8i8i8i8i8i8i8BI2', 82, 1
-local PART, LESS, HALF, LEAST, MOST_EARLY = 1000000, 0.98, 0.5, 0.01, 4
-local BACK, WHOLE, EARLY, DEPTH, MOST_DEPTH, PER_MICRO, PRECISE, STEPS, ROUNDING = 20, 30, 0.25, 0.03, 0.3, 1e15, 0.25, 64, 1e-3
+local PART, LESS, STEP, KEPT, LEAST, MOST_EARLY = 1000000, 0.98, 0.4, 0.7, 0.01, 3
+local BACK, WHOLE, EARLY, DEPTH, PER_MICRO, PRECISE, STEPS, ROUNDING = 22, 28, 0.25, 0.015, 1e15, 0.25, 64, 1e-3
 
 -- The bytes of a stored gate, which are ahead of a state; and of one that versions before 3 wrote, which began with `P`.
 M.SIZE, M.LETTER = 60, LETTER
@@ -25,7 +25,7 @@ local function rate_at(gate, x)
     return gate.low * (1 - gate.depth * y * y * y)
   end
   local z = min((x - BACK) / (WHOLE - BACK), 1)
-  return gate.low + (gate.written - gate.low) * z * z * z * z
+  return gate.low + (gate.written - gate.low) * z * z
 end
 
 local function permits_at(gate, x)
@@ -35,7 +35,7 @@ local function permits_at(gate, x)
   end
   local past = min(x - BACK, WHOLE - BACK)
   local z, over = past / (WHOLE - BACK), x - BACK - past
-  local more = (gate.written - gate.low) * z * z * z * z * past / 5
+  local more = (gate.written - gate.low) * z * z * past / 3
   return gate.unit * (gate.low * (BACK - gate.depth * BACK / 4 + past) + more + gate.written * over)
 end
 
@@ -89,7 +89,7 @@ local function open_by(algorithm, gate, rule)
   if gate.knee > 0 then
     gate.written = written_of(algorithm, rule)
     gate.low = min(gate.knee / PER_MICRO, gate.written)
-    gate.depth = min(DEPTH * 2 ^ gate.early, MOST_DEPTH)
+    gate.depth = DEPTH * 2 ^ gate.early
   end
   return M.ends(gate) > call.now and gate or nil
 end
@@ -173,9 +173,9 @@ local function lowered(old, sent, written)
   if not old then return written, 0 end
   local after, early = sent - old.from, min(old.early + 1, MOST_EARLY)
   local was = rate(old, after)
-  if after < old.unit then return min(max(permits(old, after) / old.unit, was * HALF), was), early end
+  if after < old.unit then return min(max(permits(old, after) / old.unit, was * KEPT), was), early end
   if after < EARLY * BACK * old.unit then return was, early end
-  return after >= BACK * old.unit and was * LESS or was, 0
+  return after >= BACK * old.unit and old.low + (was * LESS - old.low) * STEP or was, 0
 end
 
 -- A gate with these fields beside those of `old`, which may be absent.

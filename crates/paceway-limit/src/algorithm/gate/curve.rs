@@ -1,17 +1,16 @@
 //! The working rate after a refusal, as a function of the time since: `gate.rs` explains it. Times are µs since it begins, and
 //! rates permits a µs. Twin of the first part of `gate.lua`: both compute in doubles, in the same order.
 
-use super::{Algorithm, Gate, Micros};
+use super::{Algorithm, Gate, LESS, Micros, STEP};
 use crate::algorithm::auto_rate::Nanohertz;
 
 /// The units after which the rate is that of the knee again, and those after which it is the written one.
-const BACK: f64 = 20.0;
-const WHOLE: f64 = 30.0;
+const BACK: f64 = 22.0;
+const WHOLE: f64 = 28.0;
 /// Before this part of the way back a refusal makes the curve deeper.
 const EARLY: f64 = 0.25;
-/// By which part the rate begins below the knee, and the greatest such part.
-const DEPTH: f64 = 0.03;
-const MOST_DEPTH: f64 = 0.3;
+/// By which part the rate begins below the knee.
+const DEPTH: f64 = 0.015;
 /// A permit a µs in nanohertz.
 const PER_MICRO: f64 = 1e15;
 /// Newton's method ends when it moves by less than this, µs, and at the latest after so many steps.
@@ -35,7 +34,7 @@ impl Curve {
     pub(super) fn new(gate: &Gate, rule: &Algorithm) -> Self {
         let written = Self::written(rule);
         let knee = (gate.knee as f64 / PER_MICRO).min(written);
-        let depth = (DEPTH * f64::from(1_u32 << gate.early)).min(MOST_DEPTH);
+        let depth = DEPTH * f64::from(1_u32 << gate.early);
         Self { knee, written, unit: gate.unit as f64, depth }
     }
 
@@ -63,6 +62,11 @@ impl Curve {
         after as f64 >= BACK * self.unit
     }
 
+    /// The knee after a refusal past it, at this rate.
+    pub(super) fn moved_knee(self, rate: f64) -> f64 {
+        self.knee + (rate * LESS - self.knee) * STEP
+    }
+
     /// The rate at a time.
     pub(super) fn rate(self, after: Micros) -> f64 {
         self.rate_at(after.max(0) as f64 / self.unit)
@@ -80,7 +84,7 @@ impl Curve {
             return knee * (1.0 - depth * y * y * y);
         }
         let z = ((x - BACK) / (WHOLE - BACK)).min(1.0);
-        knee + (written - knee) * z * z * z * z
+        knee + (written - knee) * z * z
     }
 
     fn permits_at(self, x: f64) -> f64 {
@@ -91,7 +95,7 @@ impl Curve {
         }
         let past = (x - BACK).min(WHOLE - BACK);
         let (z, over) = (past / (WHOLE - BACK), x - BACK - past);
-        let more = (written - knee) * z * z * z * z * past / 5.0;
+        let more = (written - knee) * z * z * past / 3.0;
         unit * (knee * (BACK - depth * BACK / 4.0 + past) + more + written * over)
     }
 
