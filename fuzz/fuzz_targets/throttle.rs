@@ -69,7 +69,8 @@ fn answer(rules: &ThrottleRules, status: StatusCode, headers: &HeaderMap, body: 
     }
     let rate = Rate { count: 5000, period: Duration::from_secs(3600) };
     let least = heard.quotas.iter().map(|quota| quota.remaining).min();
-    let remaining = heard.remaining("account", &rate, 100, true);
+    let report = heard.remaining("account", &rate, 100, true);
+    let remaining = report.map(|report| report.remaining);
     assert!(remaining.is_none_or(|remaining| least.is_some_and(|least| least <= remaining)));
     if !rules.concerns(status, HeaderFlags::of(headers)) {
         // Such an answer is not read at all, so there must be nothing in its head.

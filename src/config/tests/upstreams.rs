@@ -233,7 +233,7 @@ fn an_upstream_throttles_by_default() {
         assert_eq!(*throttle, expected, "{text}");
         let when: Vec<_> = throttle.rules.when.iter().map(ToString::to_string).collect();
         assert_eq!(when, ["429", "503 with retry-after"]);
-        assert_eq!((throttle.retry.attempts.get(), throttle.retry.max_body), (3, 65_536));
+        assert_eq!((throttle.retry.attempts.get(), throttle.retry.max_body), (100, 65_536));
         assert!(throttle.retries() && throttle.rules.learns);
     }
     let off = &with("url: http://a, throttle: off").expect("a config").upstreams[0].throttle;
