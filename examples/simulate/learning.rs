@@ -307,12 +307,11 @@ impl Run {
     /// falls, and all that wait ask again in their order; otherwise those with a slot within the pause do, or of a higher rate.
     fn pause(&mut self, now: Micros, sent: Micros, span: Micros) {
         let keeps_rate = matches!(self.strategy, Strategy::Constant(_));
-        let pause = match keeps_rate {
-            true => Pause::keeping_rate(span, 429),
-            false => {
-                let ago = Duration::from_micros((now - sent).unsigned_abs());
-                Pause::for_micros(span, 429).since_sent(ago)
-            }
+        let pause = if keeps_rate {
+            Pause::keeping_rate(span, 429)
+        } else {
+            let ago = Duration::from_micros((now - sent).unsigned_abs());
+            Pause::for_micros(span, 429).since_sent(ago)
         };
         let falls = !keeps_rate && sent >= self.paused;
         self.store.run_at(EPOCH + now, &[Entry::Pause { check: self.check(), pause }]);

@@ -39,9 +39,10 @@ impl Outcome {
             wanted: self.wanted + other.wanted,
             rates: self.rates.and(other.rates),
             margins: self.margins.and(other.margins),
-            working: match self.working.swing() > other.working.swing() {
-                true => self.working,
-                false => other.working,
+            working: if self.working.swing() > other.working.swing() {
+                self.working
+            } else {
+                other.working
             },
             returned: self.returned.max(other.returned),
         }

@@ -14,7 +14,7 @@ local GATE, LETTER, LEAST_UNIT = '<c1i8i8i8i8i8i8i8BI2', 82, 1
 local PART, LESS, STEP, KEPT, LEAST, MOST_EARLY = 1000000, 0.98, 0.4, 0.7, 0.01, 3
 local BACK, WHOLE, EARLY, DEPTH, PER_MICRO, PRECISE, STEPS, ROUNDING = 22, 28, 0.25, 0.015, 1e15, 0.25, 64, 1e-3
 
--- The bytes of a stored gate, which are ahead of a state; and of one that versions before 3 wrote, which began with `P`.
+-- The bytes of a stored gate, which are ahead of a state; and of one from before gates had a working rate, which began with `P`.
 M.SIZE, M.LETTER = 60, LETTER
 local FORMER, FORMER_SIZE = 80, 19
 M.FORMER, M.FORMER_SIZE = FORMER, FORMER_SIZE

@@ -74,7 +74,7 @@ pub enum Entry {
         /// How long it grants nothing, and why.
         pause: Pause,
     },
-    /// At most `remaining` permits are left, as the upstream says, and reads the level. It never raises one.
+    /// Lowers a limiter to `remaining` permits, as the upstream says, and reads its level. It never raises one.
     Lower {
         /// The limiter.
         check: Check,
