@@ -430,9 +430,10 @@ impl KnownPause {
         left_until(self.until)
     }
 
-    /// The same pause for a store.
+    /// The same pause for a store. One that has not lowered the rate (`throttle: { learn: off }`) does not lower it there.
     pub fn pause(&self) -> Pause {
-        Pause { span: self.left(), whole: self.whole, status: self.status, ago: 0 }
+        let whole = if self.fell { self.whole } else { 0 };
+        Pause { span: self.left(), whole, status: self.status, ago: 0 }
     }
 
     /// Whether the end `until`, as a message of the store tells it, is that of this pause or a later one.

@@ -78,8 +78,9 @@ impl Pauses {
             return None;
         }
         let covers = |(index, check): (usize, &Check)| {
-            let KnownPause { until, status, whole, version, is_told, .. } =
-                self.get(&check.key).filter(|known| check.enforce && at < known.until)?;
+            let known = self.get(&check.key).filter(|known| check.enforce && at < known.until)?;
+            let (KnownPause { until, status, version, is_told, .. }, Pause { whole, .. }) =
+                (known, known.pause());
             let is_lost = version <= asked.0;
             // The store's clock decides on the last 100 ms, which is how well the end is known here, once it knows of the
             // pause. A decision that is older would have said that the limiter is paused.

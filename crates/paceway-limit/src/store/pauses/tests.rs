@@ -181,6 +181,18 @@ async fn a_pause_that_the_store_has_ended_is_not_restored() {
     assert!(matches!(pauses.doubt("first", pauses.version()), Doubt::Wait(_)));
 }
 
+/// `learn: off`: an outage begins within the pause, and the store of this process may not lower the rate either.
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_keeps_the_rate_keeps_it_in_every_store() {
+    let (pauses, own) = (Pauses::default(), check("a"));
+    pauses.learn_first(&own, Pause::keeping_rate(60 * SECOND, 429));
+    assert_eq!(pauses.get("a").map(|known| known.pause().unit(&own)), Some(0));
+    pauses.learn("a", 60 * SECOND, 429);
+    assert_eq!(pauses.get("a").map(|known| known.pause().unit(&own)), Some(0));
+    pauses.learn_first(&own, Pause::for_micros(61 * SECOND, 429));
+    assert!(pauses.get("a").is_some_and(|known| known.pause().unit(&own) > 0));
+}
+
 /// A pause wakes those of 10,000 waiting calls whose instants it covers, and no others.
 #[tokio::test(start_paused = true)]
 async fn a_pause_wakes_the_calls_that_it_covers() {
