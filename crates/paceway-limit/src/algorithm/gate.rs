@@ -17,9 +17,8 @@
 //! given up for a while. If the rate had come past its knee when the refused call was sent, the knee moves by two fifths towards
 //! 2 % below that rate: one lucky minute says little about the next one. Before, it is that rate; and each refusal soon after
 //! another one doubles the depth, up to three times. Within the first unit it is what was granted in that unit, at least
-//! seven tenths of the rate. Calls that were sent before the pause are refused for the same reason, so
-//! these refusals only prolong it. A model of 3 gateways at 30/s with a stranger on a fifth of the quota found these numbers:
-//! 78 % of what the stranger leaves was used, with 0.5 % refused.
+//! seven tenths of the rate. Refusals of calls from before the pause only prolong it. A model of 3 gateways at 30/s with a
+//! stranger on a fifth of the quota found these numbers: 78 % of what the stranger leaves was used, with 0.5 % refused.
 //!
 //! An answer may also say that so many permits remain until the quota begins again. Until then at most so many are granted; what
 //! other answers say meanwhile only makes them fewer.
