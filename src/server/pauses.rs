@@ -2,15 +2,16 @@
 //! limiters writes one line with all of them.
 
 use crate::{
+    algorithm::Level,
     answer::end,
     key,
     live::Live,
     log::{Permit, Throttle},
     plan::{Plan, WorkingRate},
-    store::{Pause, PauseEvent, PauseEvents, Store},
+    store::{Check, Pause, PauseEvent, PauseEvents, Store},
 };
 use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 /// Bounds the lines: a limiter with a key has a pause for each of its keys.
 static BEGINS: Throttle = Throttle::new();
@@ -19,6 +20,9 @@ static ENDS: Throttle = Throttle::new();
 const TOGETHER: Duration = Duration::from_millis(20);
 /// The most limiters, and the most keys, that a line lists.
 const MOST_NAMED: usize = 8;
+/// How often a line asks for the level of a limiter until the store knows of the pause, and the time between.
+const MOST_LOOKS: usize = 20;
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The rates that a line names: the working ones, and the written ones in the same order.
 #[derive(Debug, Default)]
@@ -158,7 +162,7 @@ impl LoweredRates {
             let mut own =
                 limiter.checks(key, 1).zip(rates).filter(|(check, _)| check.key == *state);
             let Some((check, rate)) = own.next() else { continue };
-            let Ok(level) = store.look(&check).get().await else { continue };
+            let Some(level) = paused_level(store, &check).await else { continue };
             if let Some(working) = WorkingRate::of(std::slice::from_ref(rate), &[level]) {
                 all.working.push(working.text());
                 all.written.push(rate.to_string());
@@ -166,6 +170,19 @@ impl LoweredRates {
         }
         all
     }
+}
+
+/// The level of a limiter whose pause has just begun. The store may learn of it a moment later than this process.
+async fn paused_level(store: &dyn Store, check: &Check) -> Option<Level> {
+    for _ in 0..MOST_LOOKS {
+        let level = store.look(check).get().await.ok()?;
+        if level.paused > 0 {
+            return Some(level);
+        }
+        store.pauses().get(&check.key)?;
+        sleep(LOOK_AGAIN).await;
+    }
+    None
 }
 
 /// The name of the limiter that a state belongs to, and its key. States hold secrets as hashes only.

@@ -94,7 +94,7 @@ async fn blocks_keep_the_rule_and_end_with_pauses_and_overrides() {
     assert_eq!(during, 0, "calls in the pause");
 
     let before: Vec<_> = arrivals.into_iter().filter(|at| *at < refused).collect();
-    assert!(before.len() > 1000, "{} calls", before.len());
+    assert!(before.len() > 200, "{} calls", before.len());
     assert_lawful(began, &before, BURST.into(), RATE.into());
     let flood_of: Vec<_> = before.into_iter().filter(|at| *at >= flood).collect();
     // A request of each client may have been on its way.

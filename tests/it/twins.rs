@@ -31,7 +31,7 @@ use step::{Step, What, step};
 pub(crate) const T0: i64 = 1_700_000_000_000_000;
 /// Deletes a state. Its gate stays, as it does in memory: a pause that is known does no harm.
 const LOSE_STATE: &str = "
-    local gate = redis.call('GETRANGE', KEYS[1], 0, 59)
+    local gate = redis.call('GETRANGE', KEYS[1], 0, 67)
     if string.byte(gate) == 82 then return redis.call('SET', KEYS[1], gate) end
     return redis.call('DEL', KEYS[1])";
 const LIMIT: Duration = Duration::from_secs(20);
@@ -294,9 +294,7 @@ async fn compare(
             | What::Forget(_) => continue,
             What::Look(i) => Entry::Look { check: check(&rules, i, 1, true) },
             What::Pause(i, pause) => Entry::Pause { check: check(&rules, i, 1, true), pause },
-            What::Lower(i, remaining, span) => {
-                Entry::Lower { check: check(&rules, i, 1, true), remaining, span }
-            }
+            What::Lower(i, told) => Entry::Lower { check: check(&rules, i, 1, true), told },
             What::Change(i, rule) => {
                 // An absent state is lost, and virtual time expires no key of a real server: a rule that remembers
                 // longer would show that.

@@ -9,9 +9,9 @@
 use paceway_limit::{
     Limit, Limiter, Rate, StoreError, StoreHandle,
     backend::{
-        AfterRefusal, Backend, BoxFuture, Calls, Check, Decision, Entry, Gate, Grant, Level,
-        Micros, Note, NoteChange, OpenGate, OpenRule, Part, Pause, Reply, RuleState, ScanPlace,
-        ScanStep, Ticket, Want, charge, decide, lower,
+        Backend, BoxFuture, Calls, Check, Decision, Entry, Gate, GateChange, Grant, Level, Micros,
+        Note, NoteChange, OpenGate, OpenRule, Part, Pause, Reply, RuleState, ScanPlace, ScanStep,
+        Ticket, Want, charge, decide, lower,
     },
 };
 use parking_lot::Mutex;
@@ -148,12 +148,17 @@ impl States {
                 self.pause(now, check, *pause);
                 self.look(now, check)
             }
-            Entry::Lower { check, remaining, span } => {
-                let (most, rule) = ((*remaining).max(0), check.algorithm.as_rate());
-                self.change(now, check, |opened| match rule.filter(|_| *span > 0) {
+            Entry::Lower { check, told } => {
+                let (most, rule) = (told.permits.max(0), check.algorithm.as_rate());
+                self.change(now, check, |opened| match rule.filter(|_| told.span > 0) {
                     Some(rule) => {
-                        let gate = Gate::remaining(opened.gate.as_ref(), now, most, *span);
-                        opened.gate = OpenGate::new(gate, now, rule);
+                        let open = opened.open.rate();
+                        let change = open.and_then(|open| {
+                            Gate::remaining(opened.gate.as_ref(), open, now, *told)
+                        });
+                        if let Some(change) = change {
+                            opened.gate = OpenGate::new(change.gate, now, rule);
+                        }
                         false
                     }
                     None => opened.open.rate_mut().is_some_and(|open| lower(open, most)),
@@ -247,7 +252,7 @@ impl States {
                 return true;
             }
             if let Some(rule) = check.algorithm.as_rate() {
-                let AfterRefusal { gate, .. } =
+                let GateChange { gate, .. } =
                     Gate::refused(opened.gate.as_ref(), now, refusal, rule);
                 opened.gate = OpenGate::new(gate, now, rule);
             }

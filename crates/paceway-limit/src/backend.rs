@@ -7,7 +7,7 @@ pub use crate::{
     algorithm::{
         Algorithm, Gate, Grant, Level, Micros, OpenRule, Rule, RuleState,
         concurrency::Ticket,
-        gate::{AfterRefusal, OpenGate, Refusal},
+        gate::{GateChange, OpenGate, Refusal},
         reserve::{Part, Parts, Want, charge, decide, lower},
     },
     store::{

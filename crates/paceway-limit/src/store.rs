@@ -38,6 +38,7 @@ use crate::algorithm::{
     Grant, Level, Micros, Rule,
     concurrency::{Queued, Ticket},
     fair::Place,
+    gate::Remainder,
     reserve,
 };
 use calls::Calls;
@@ -189,14 +190,16 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// [`StoreError`] when the store gave no answer for one of the limiters, which may be paused or not.
     fn pause(&self, checks: &Checks, pause: Pause) -> Answer<()>;
 
-    /// Lowers a limiter to `remaining` permits, for `span` µs if that is not 0, as [`Entry::Lower`] says, and reads its level. An
-    /// upstream that says how many calls remain also counts those of other programs. It never raises a level.
+    /// Lowers a limiter to `permits`, for `span` µs if that is not 0, as [`Remainder`] says, and reads its level. An upstream
+    /// that says how many calls remain also counts those of other programs. It never raises a level.
     ///
     /// # Errors
     ///
     /// [`StoreError`] when the store gave no answer.
-    fn lower(&self, check: &Check, remaining: i64, span: Micros) -> Answer<Level> {
-        self.execute(Entry::Lower { check: check.clone(), remaining, span }).read(Reply::level)
+    fn lower(&self, check: &Check, permits: i64, span: Micros) -> Answer<Level> {
+        let waiting = self.pauses().permits_awaited(&check.key, span);
+        let told = Remainder { permits, waiting, span };
+        self.execute(Entry::Lower { check: check.clone(), told }).read(Reply::level)
     }
 
     /// The requests that wait for concurrency permits through this store, which also issues their tickets.

@@ -102,7 +102,7 @@ async fn no_more_calls_are_sent_than_remain_until_the_reset(
         gate.add_permits(1);
         assert_eq!(first.answer().await.expect("an answer").status, 200);
     }
-    let mut asked = Vec::new();
+    let (mut asked, began) = (Vec::new(), Instant::now());
     for _ in 0..20 {
         asked.push(gateway.ask("/next", &[]).await);
     }
@@ -110,12 +110,13 @@ async fn no_more_calls_are_sent_than_remain_until_the_reset(
         gate.add_permits(1);
         assert_eq!(first.answer().await.expect("an answer").status, 200);
     }
+    // Slots are 200 ms apart. Those before the answer came were sent.
+    let before = began.elapsed().as_millis().div_ceil(200) as usize;
     let mut passed = 0;
     for mut call in asked {
         passed += usize::from(call.answer().await.expect("an answer").status == 200);
     }
-    // Some of those that wait may have been sent before the answer came.
-    assert!(passed == 5 || waits && passed <= 8, "{passed}");
+    assert!(passed == 5 || waits && passed <= before, "{passed} and {before}");
 }
 
 /// The answer to the first call comes after the one to the second. If both have the same key, it knows less. With other keys

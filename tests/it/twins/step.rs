@@ -1,7 +1,10 @@
 //! A step of a random sequence, and how it is drawn.
 
 use paceway::{
-    algorithm::{Rule, gate::MAX_PAUSE},
+    algorithm::{
+        Rule,
+        gate::{MAX_PAUSE, Remainder},
+    },
     store::Pause,
 };
 use proptest::prelude::*;
@@ -34,8 +37,8 @@ pub(super) enum What {
     Forget(usize),
     /// The limiter of a key is paused.
     Pause(usize, Pause),
-    /// Some permits of a key remain for some µs.
-    Lower(usize, i64, i64),
+    /// Some permits of a key remain.
+    Lower(usize, Remainder),
     /// A request that waits for a place asks again.
     AskAgain(usize),
     /// The limiter of a key gets another rule, as after an edit of the configuration.
@@ -75,7 +78,9 @@ pub(super) fn step(rule: BoxedStrategy<Rule>) -> impl Strategy<Value = Step> {
         1 => (0..5usize).prop_map(What::AskAgain),
         1 => (0..30usize).prop_map(What::Forget),
         1 => (0..3usize, pause()).prop_map(|(key, pause)| What::Pause(key, pause)),
-        1 => (0..3usize, 0..4i64, spans()).prop_map(|(key, remaining, span)| What::Lower(key, remaining, span)),
+        1 => (0..3usize, 0..4i64, 0..4i64, spans()).prop_map(|(key, permits, waiting, span)| {
+            What::Lower(key, Remainder { permits, waiting, span })
+        }),
         1 => (0..3usize, rule).prop_map(|(key, rule)| What::Change(key, rule)),
         1 => any::<[bool; 3]>().prop_filter_map("seldom", |[seldom, also, states]| {
             (seldom && also).then_some(What::Lose { states })

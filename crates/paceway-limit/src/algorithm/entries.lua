@@ -160,12 +160,12 @@ function steps.pause(wants, span, status, unit, ago)
   steps.look(wants)
 end
 
-function steps.lower(wants, most, span)
+function steps.lower(wants, most, waiting, next, span)
   local state = wants[1].state
   if span == 0 then
     require('reserve.adjust').lower(state, most)
   elseif not state.algorithm.lease then
-    gates.remain(state, most, span)
+    gates.remain(state, most, waiting, next, span)
   end
   steps.look(wants)
 end

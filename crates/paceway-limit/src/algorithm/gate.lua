@@ -1,8 +1,8 @@
 -- The record of what the upstream has refused of a limiter. Twin of gate.rs, which explains it, and of gate/curve.rs. An open gate
 -- has the fields of the twin, but `stop` for `until`; and where the limiter has a working rate those of the curve.
 --
--- A stored gate is ahead of the stored state: `R`, stop, from, spent, knee, unit, left, reset (8 bytes each), early (1), status (2),
--- little-endian.
+-- A stored gate is ahead of the stored state: `R`, stop, from, spent, knee, the written rate, unit, left, reset (8 bytes each), early
+-- (1), status (2), little-endian. In an open gate `low` and `written` are permits a µs, and `counts_by` is the stored written rate.
 -- The state is empty where the limiter is unused. A concurrency limiter keeps its pause as a member of its sorted set.
 
 local call, common = require 'call', require 'common'
@@ -10,12 +10,12 @@ local M = {}
 
 local redis, ceil, floor, max, min = redis, math.ceil, math.floor, math.max, math.min
 local EXACT, MAX_BUDGET, byte, format = common.EXACT, common.MAX_BUDGET, string.byte, string.format
-local GATE, LETTER, LEAST_UNIT = '<c1i8i8i8i8i8i8i8BI2', 82, 1
+local GATE, LETTER, LEAST_UNIT = '<c1i8i8i8i8i8i8i8i8BI2', 82, 1
 local PART, LESS, STEP, KEPT, LEAST, MOST_EARLY = 1000000, 0.98, 0.4, 0.7, 0.01, 3
-local BACK, WHOLE, EARLY, DEPTH, PER_MICRO, PRECISE, STEPS, ROUNDING = 22, 28, 0.25, 0.015, 1e15, 0.25, 64, 1e-3
+local BACK, WHOLE, EARLY, DEPTH, PER_MICRO, PRECISE, STEPS, ROUNDING, LONGEST = 22, 28, 0.25, 0.015, 1e15, 0.25, 64, 1e-3, 2.2e15
 
 -- The bytes of a stored gate, which are ahead of a state; and of one from before gates had a working rate, which began with `P`.
-M.SIZE, M.LETTER = 60, LETTER
+M.SIZE, M.LETTER = 68, LETTER
 local FORMER, FORMER_SIZE = 80, 19
 M.FORMER, M.FORMER_SIZE = FORMER, FORMER_SIZE
 
@@ -51,7 +51,7 @@ local function time(gate, wanted)
     x = x - step
     if step < least then break end
   end
-  return ceil(x * gate.unit - ROUNDING)
+  return min(ceil(x * gate.unit - ROUNDING), LONGEST)
 end
 
 -- The gate of a stored value, nil if it has none; and the state, false if it is absent.
@@ -59,22 +59,22 @@ local function split(raw)
   local letter = raw and byte(raw)
   if letter == FORMER and #raw >= FORMER_SIZE then return nil, #raw > FORMER_SIZE and string.sub(raw, FORMER_SIZE + 1) end
   if letter ~= LETTER or #raw < M.SIZE then return nil, raw end
-  local _, stop, from, spent, knee, unit, left, reset, early, status = struct.unpack(GATE, raw)
-  for _, number in ipairs { stop, from, spent, knee, unit, left, reset } do
+  local _, stop, from, spent, knee, counts_by, unit, left, reset, early, status = struct.unpack(GATE, raw)
+  for _, number in ipairs { stop, from, spent, unit, left, reset } do
     if number < 0 or number >= EXACT then return nil, raw end
   end
-  if knee > PER_MICRO or knee > 0 and unit < LEAST_UNIT then return nil, raw end
+  if knee < 0 or knee > PER_MICRO or knee > 0 and (unit < LEAST_UNIT or counts_by <= 0) then return nil, raw end
   local gate = {
-    stop = stop, from = from, spent = spent, knee = knee, unit = unit, left = left, reset = reset, early = min(early, MOST_EARLY),
-    status = status,
+    stop = stop, from = from, spent = spent, knee = knee, counts_by = counts_by, unit = unit, left = left, reset = reset,
+    early = min(early, MOST_EARLY), status = status,
   }
   return gate, #raw > M.SIZE and string.sub(raw, M.SIZE + 1)
 end
 
 function M.pack(gate)
   if not gate then return '' end
-  local from, spent, left, reset = gate.from, gate.spent, gate.left, gate.reset
-  return struct.pack(GATE, 'R', gate.stop, from, spent, gate.knee, gate.unit, left, reset, gate.early, gate.status)
+  local from, spent, knee, counts_by, unit = gate.from, gate.spent, gate.knee, gate.counts_by, gate.unit
+  return struct.pack(GATE, 'R', gate.stop, from, spent, knee, counts_by, unit, gate.left, gate.reset, gate.early, gate.status)
 end
 
 function M.ends(gate) return max(gate.stop, gate.reset, gate.knee > 0 and gate.from + gate.unit * WHOLE or 0) end
@@ -84,12 +84,24 @@ local function written_of(algorithm, rule)
   return count / period
 end
 
+local function flown(gate) return min(floor(permits(gate, gate.now - gate.from) * PART), EXACT - 1) end
+
+local function set_written(gate, written)
+  gate.written, gate.low, gate.depth = written, min(gate.knee / PER_MICRO, written), DEPTH * 2 ^ gate.early
+end
+
 local function open_by(algorithm, gate, rule)
   gate.now = call.now
   if gate.knee > 0 then
-    gate.written = written_of(algorithm, rule)
-    gate.low = min(gate.knee / PER_MICRO, gate.written)
-    gate.depth = DEPTH * 2 ^ gate.early
+    local written = written_of(algorithm, rule)
+    local counts_by = floor(written * PER_MICRO)
+    if gate.counts_by ~= counts_by then
+      set_written(gate, gate.counts_by / PER_MICRO)
+      local promised = max(gate.spent - flown(gate), 0)
+      set_written(gate, written)
+      gate.spent, gate.counts_by, gate.has_changed = min(flown(gate) + promised, EXACT - 1), counts_by, true
+    end
+    set_written(gate, written)
   end
   return M.ends(gate) > call.now and gate or nil
 end
@@ -103,16 +115,14 @@ function M.replace(key, gate)
   redis.call('SET', key, M.pack(gate) .. (raw or ''), 'PX', common.lifetime(left * 1000))
 end
 
--- The gate and the state of a value that was read. A gate that has ended is removed.
+-- The gate and the state of a value that was read. A gate that has ended is removed, and one of a former rule is replaced.
 function M.read(algorithm, key, value, rule)
   local gate, raw = split(value)
   if not gate then return nil, value end
   gate = open_by(algorithm, gate, rule)
-  if not gate then M.replace(key, nil) end
+  if not gate or gate.has_changed then M.replace(key, gate) end
   return gate, raw
 end
-
-local function flown(gate) return min(floor(permits(gate, gate.now - gate.from) * PART), EXACT - 1) end
 
 local function spent_by_now(gate) return max(gate.spent, flown(gate)) end
 
@@ -131,20 +141,29 @@ function M.earliest(gate, algorithm, open, from, cost)
 end
 
 function M.take(gate, algorithm, open, start, cost, at)
-  if gate.now + at < gate.reset then gate.left = max(gate.left - cost, 0) end
   local whole, ticks, born, aux = algorithm.take(open, start, cost)
-  if gate.knee > 0 then gate.spent = min(spent_by_now(gate) + cost * PART, EXACT - 1) end
-  if algorithm.names == 'aux' then aux = gate.from end
-  if algorithm.names == 'ticks' then ticks = gate.from end
+  local count
+  if gate.now + at < gate.reset then gate.left, count = max(gate.left - cost, 0), gate.reset end
+  if gate.knee > 0 then gate.spent, count = min(spent_by_now(gate) + cost * PART, EXACT - 1), gate.from end
+  if count and algorithm.names == 'aux' then aux = count end
+  if count and algorithm.names == 'ticks' then ticks = count end
   return whole, ticks, born, aux
 end
 
--- Returns the permits of a grant to the gate; false if they were not taken through it.
+function M.is_flowing(gate) return gate.knee > 0 end
+
+-- Returns the permits of a grant to the count from which they were taken; false if the gate has another one now.
 function M.refund(open, algorithm, ticks, aux, cost)
   local gate = open.gate
-  local name = algorithm.names == 'aux' and aux or algorithm.names == 'ticks' and ticks
-  if gate.knee == 0 or name ~= gate.from then return false end
-  gate.spent = max(gate.spent - cost * PART, 0)
+  local count = algorithm.names == 'aux' and aux or algorithm.names == 'ticks' and ticks
+  if not count then return false end
+  if gate.knee > 0 and count == gate.from then
+    gate.spent = max(gate.spent - cost * PART, 0)
+  elseif gate.knee == 0 and count == gate.reset then
+    gate.left = min(gate.left + cost, EXACT - 1)
+  else
+    return false
+  end
   return true
 end
 
@@ -163,7 +182,7 @@ end
 
 -- Tells all gateways that a limiter is paused for `left` µs, or that its next slot is `free` then. A refused PUBLISH must not end the
 -- script after other keys were written: the gateways learn it from the next decision. A status with `-` says that the rate has
--- fallen, so that all requests that wait ask again; `=` and a number say that so many permits remain for `left` µs.
+-- fallen, so that all requests that wait ask again; `=` says that those that wait for slots within `left` µs do.
 function M.publish(key, left, status)
   redis.pcall('PUBLISH', 'paceway:call:pauses' .. call.database, format('%s %.0f %s', key, left, status))
 end
@@ -180,7 +199,7 @@ end
 
 -- A gate with these fields beside those of `old`, which may be absent.
 local function changed(old, fields)
-  local gate = { stop = 0, from = 0, spent = 0, knee = 0, unit = 0, left = 0, reset = 0, early = 0, status = 0 }
+  local gate = { stop = 0, from = 0, spent = 0, knee = 0, counts_by = 0, unit = 0, left = 0, reset = 0, early = 0, status = 0 }
   for _, values in ipairs { old or {}, fields } do
     for name in pairs(gate) do
       if values[name] then gate[name] = values[name] end
@@ -207,7 +226,10 @@ local function refused(old, span, status, unit, ago, written)
   end
   local knee, early = lowered(old and old.knee > 0 and old, now - ago, written)
   knee = floor(max(knee, written * LEAST, min(1 / unit, written)) * PER_MICRO)
-  return changed(old, { stop = stop, from = stop, spent = 0, knee = knee, unit = unit, early = early, status = status }), true
+  local counts_by = floor(written * PER_MICRO)
+  return changed(old, {
+    stop = stop, from = stop, spent = 0, knee = knee, counts_by = counts_by, unit = unit, early = early, status = status,
+  }), true
 end
 
 -- Pauses a limiter for `span` µs, because a call that was sent `ago` µs ago was refused. A `unit` of 0 leaves the rate as it is.
@@ -227,13 +249,20 @@ function M.pause(state, span, status, unit, ago)
   M.publish(state.key, span, fell and status .. '-' or status)
 end
 
--- At most `left` permits remain for `span` µs. Values only tighten until then.
-function M.remain(state, left, span)
+-- An answer says that `left` permits remain for `span` µs; requests of the gateway wait for `waiting`. A limiter that grants no `next`
+-- permits in that time, if not 0, needs no count.
+function M.remain(state, left, waiting, next, span)
   local algorithm, is_open, now = state.algorithm, state.open, call.now
-  local old, reset = is_open.gate, now + span
-  if old and now < old.reset then left, reset = min(left, old.left), old.reset end
+  local old, reset, recalls = is_open.gate, now + span, true
+  if old and now < old.reset then
+    recalls = waiting > left
+    if not recalls and left >= old.left then return end
+    reset = recalls and old.reset + 1 or old.reset
+  elseif next > 0 and algorithm.earliest(is_open, 0, next) >= span then
+    return
+  end
   is_open.gate, state.has_new_gate = open_by(algorithm, changed(old, { left = left, reset = reset }), is_open.rule), true
-  if is_open.gate then M.publish(state.key, reset - now, '=' .. common.plain(left)) end
+  if is_open.gate and recalls then M.publish(state.key, reset - now, '=') end
 end
 
 return M

@@ -21,7 +21,7 @@
 //! stranger on a fifth of the quota found these numbers: 78 % of what the stranger leaves was used, with 0.5 % refused.
 //!
 //! An answer may also say that so many permits remain until the quota begins again. Until then at most so many are granted; what
-//! other answers say meanwhile only makes them fewer.
+//! other answers say meanwhile only makes them fewer. Permits of that count come back to it.
 //!
 //! A pause of a second says nothing about an hour: a limiter whose period is more than [`MOST_PAUSES`] times the pause keeps its
 //! level and its rate. The pause of a [`Concurrency`](super::Concurrency) is part of its state, and it has no rate.
@@ -61,6 +61,8 @@ pub struct Gate {
     pub spent: i64,
     /// The rate that the upstream accepted lately; 0 where the limiter has no working rate.
     pub knee: Nanohertz,
+    /// The rate of the rule by which `spent` counts.
+    pub written: Nanohertz,
     /// The unit of time of the curve, µs.
     pub unit: Micros,
     /// How many refusals in a row came soon after another one.
@@ -86,13 +88,25 @@ pub struct Refusal {
     pub ago: Micros,
 }
 
-/// A gate after a refusal.
+/// The rest of a quota, as an upstream says it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Remainder {
+    /// The permits that remain, without those of calls that are under way.
+    pub permits: i64,
+    /// The permits of this gateway's requests that wait for slots within `span`.
+    pub waiting: i64,
+    /// For how long that is so, µs: until the quota begins again. 0 where that is not known: then permits are taken now so that
+    /// so many are left of those that could be taken now.
+    pub span: Micros,
+}
+
+/// A gate after an answer of the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AfterRefusal {
+pub struct GateChange {
     /// The gate.
     pub gate: Gate,
-    /// The working rate has fallen, so that the requests that wait ask again.
-    pub has_fallen: bool,
+    /// The working rate has fallen, or a new count has begun, so that the requests that wait ask again.
+    pub recalls: bool,
 }
 
 /// A gate while it is worked on, with the rule of its limiter.
@@ -125,14 +139,14 @@ impl Gate {
         now: Micros,
         refusal: Refusal,
         rule: &Algorithm,
-    ) -> AfterRefusal {
+    ) -> GateChange {
         let Refusal { span, status, unit, ago } = refusal;
         let new = Self::new(now, span, status);
         let gate = old.map_or(new, OpenGate::gate);
         let until = gate.until.max(new.until);
         let status = if new.until > gate.until { status } else { gate.status };
         if unit == 0 {
-            return AfterRefusal { gate: Self { until, status, ..gate }, has_fallen: false };
+            return GateChange { gate: Self { until, status, ..gate }, recalls: false };
         }
         let curve = old.and_then(|old| old.curve);
         let sent = now - ago;
@@ -144,7 +158,7 @@ impl Gate {
                 let covered = (curve.permits(until - gate.from) * PART as f64).floor() as i64;
                 (later.from, later.spent) = (until, (gate.spent - covered).max(0));
             }
-            return AfterRefusal { gate: later, has_fallen: false };
+            return GateChange { gate: later, recalls: false };
         }
         let written = Curve::written(rule);
         let (mut knee, mut early) = (written, 0);
@@ -156,9 +170,10 @@ impl Gate {
             }
         }
         knee = knee.max(written * LEAST).max((1.0 / unit as f64).min(written));
-        let knee = Curve::stored(knee);
-        let gate = Self { until, from: until, spent: 0, knee, unit, early, status, ..gate };
-        AfterRefusal { gate, has_fallen: true }
+        let [knee, written] = [knee, written].map(Curve::stored);
+        let gate =
+            Self { until, from: until, spent: 0, knee, written, unit, early, status, ..gate };
+        GateChange { gate, recalls: true }
     }
 
     /// The knee after the refusal of a call that was sent at this time of the curve.
@@ -174,12 +189,45 @@ impl Gate {
         }
     }
 
-    /// The gate after an answer at `now` that says that `left` permits remain for the next `span` µs.
-    pub fn remaining(old: Option<&OpenGate>, now: Micros, left: i64, span: Micros) -> Self {
+    /// The gate of a limiter after an answer at `now` that says what remains; `None` if that is no news.
+    ///
+    /// A count begins with the requests that wait: they ask again, so that they are counted. It only gets smaller, unless more
+    /// permits are promised than remain. Then a new one begins, which ends 1 µs later: what was taken from the count before
+    /// does not come back to it.
+    pub fn remaining(
+        old: Option<&OpenGate>,
+        open: &Open,
+        now: Micros,
+        told: Remainder,
+    ) -> Option<GateChange> {
         let gate = old.map_or_else(Self::default, OpenGate::gate);
-        let known = if now < gate.reset { gate.left } else { i64::MAX };
-        let reset = if now < gate.reset { gate.reset } else { now + span.clamp(0, MAX_PAUSE) };
-        Self { left: left.clamp(0, known), reset, ..gate }
+        let (left, span) = (told.permits.max(0), told.span.clamp(0, MAX_PAUSE));
+        let mut change = GateChange { gate: Self { left, ..gate }, recalls: true };
+        if now >= gate.reset {
+            let next = told.next(open.facts().capacity);
+            if next > 0 && open.earliest(0, next).0 >= span {
+                return None;
+            }
+            change.gate.reset = now + span;
+        } else if told.waiting > left {
+            change.gate.reset += 1;
+        } else if left < gate.left {
+            change.recalls = false;
+        } else {
+            return None;
+        }
+        Some(change)
+    }
+}
+
+// === impl Remainder ===
+
+impl Remainder {
+    /// The number of permits that a limiter with this `capacity` must not be able to grant in the span, beside those for which
+    /// requests wait; 0 if it holds fewer. A limiter that is too slow for it needs no count.
+    pub fn next(self, capacity: i64) -> i64 {
+        let next = self.permits.max(0).saturating_sub(self.waiting).saturating_add(1);
+        if (1..=capacity).contains(&next) { next } else { 0 }
     }
 }
 
@@ -188,8 +236,16 @@ impl Gate {
 impl OpenGate {
     /// Reads the gate of a limiter at `now`; `None` when the gate delays no request any more.
     pub fn new(gate: Gate, now: Micros, rule: &Algorithm) -> Option<Self> {
-        let curve = (gate.knee > 0).then(|| Curve::new(&gate, rule));
-        let open = Self { gate, curve, now };
+        let written = Curve::written(rule);
+        let curve = (gate.knee > 0).then(|| Curve::new(&gate, written));
+        let mut open = Self { gate, curve, now };
+        if let Some(curve) = curve.filter(|_| gate.written != Curve::stored(written)) {
+            // The rule has changed since. Promised permits are still ahead, and those that have flown by the former rule are not.
+            let before = Curve::new(&gate, Curve::read(gate.written));
+            let promised = (gate.spent - open.flown(before)).max(0);
+            open.gate.spent = (open.flown(curve) + promised).min(EXACT - 1);
+            open.gate.written = Curve::stored(written);
+        }
         (open.ends() > now).then_some(open)
     }
 
@@ -247,18 +303,27 @@ impl OpenGate {
         self.now + at < self.gate.reset
     }
 
+    /// Whether permits flow at the working rate. The gate counts them, and knows no free ones before others: requests that
+    /// wait do not move up.
+    pub fn is_flowing(&self) -> bool {
+        self.curve.is_some()
+    }
+
     /// The same as [`OpenRate::take`] for a limiter with this gate, of permits for the instant `at`, µs from now. The grant names
-    /// the gate.
+    /// the count from which they were taken.
     pub fn take(&mut self, open: &mut Open, start: i64, cost: i64, at: Micros) -> Grant {
         let mut grant = open.take(start, cost);
+        let mut count = None;
         if self.is_within_reset(at) {
             self.gate.left = (self.gate.left - cost).max(0);
+            count = Some(self.gate.reset);
         }
         if let Some(curve) = self.curve {
             self.gate.spent = (self.spent(curve) + cost * PART).min(EXACT - 1);
+            count = Some(self.gate.from);
         }
-        if let Some(field) = open.facts().gate_field {
-            *field(&mut grant) = self.gate.from;
+        if let (Some(field), Some(count)) = (open.facts().gate_field, count) {
+            *field(&mut grant) = count;
         }
         grant
     }
@@ -267,9 +332,14 @@ impl OpenGate {
     /// that leaves after a pause would slow the limiter for as long as it is busy. The state of the limiter
     /// may have no use for them, because it was full again meanwhile; the gate has.
     pub fn refund(&mut self, open: &Open, mut grant: Grant, cost: i64) {
-        let field = open.facts().gate_field;
-        if self.curve.is_some() && field.is_some_and(|field| *field(&mut grant) == self.gate.from) {
-            self.gate.spent = (self.gate.spent - cost * PART).max(0);
+        let Some(field) = open.facts().gate_field else { return };
+        let count = *field(&mut grant);
+        if self.curve.is_some() {
+            if count == self.gate.from {
+                self.gate.spent = (self.gate.spent - cost * PART).max(0);
+            }
+        } else if count == self.gate.reset {
+            self.gate.left = (self.gate.left + cost).min(EXACT - 1);
         }
     }
 

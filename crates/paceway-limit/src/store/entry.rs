@@ -5,7 +5,7 @@ use crate::algorithm::{
     Grant, Level, Micros,
     concurrency::Ticket,
     fair::Place,
-    gate::{MAX_PAUSE, MOST_PAUSES, Refusal},
+    gate::{MAX_PAUSE, MOST_PAUSES, Refusal, Remainder},
     reserve::Parts,
     token_bucket::BlockAsk,
 };
@@ -74,15 +74,12 @@ pub enum Entry {
         /// How long it grants nothing, and why.
         pause: Pause,
     },
-    /// Lowers a limiter to `remaining` permits, as the upstream says, and reads its level. It never raises one.
+    /// Lowers a limiter to the permits that remain as the upstream says, and reads its level. It never raises one.
     Lower {
         /// The limiter.
         check: Check,
-        /// The permits that may be left, at least 0.
-        remaining: i64,
-        /// For how long that is so, in µs: until the quota of the upstream begins again. 0 where that is not known: then
-        /// permits are taken now so that so many are left of those that could be taken now.
-        span: Micros,
+        /// The permits that remain, and for how long.
+        told: Remainder,
     },
     /// Charges permits that were used already: as many as a window has room for at the first instant with any, and the rest
     /// later, so that no window stays open while permits are owed.

@@ -168,9 +168,7 @@ impl MemoryStore {
             Entry::Forget { check } => Reply::Done(self.forget_at(now, check)),
             Entry::Look { check } => Reply::Level(self.look_at(now, check)),
             Entry::Pause { check, pause } => Reply::Level(self.pause_at(now, check, *pause)),
-            Entry::Lower { check, remaining, span } => {
-                Reply::Level(self.lower_at(now, check, *remaining, *span))
-            }
+            Entry::Lower { check, told } => Reply::Level(self.lower_at(now, check, *told)),
             Entry::Charge { check } => Reply::Owed(self.charge_at(now, check)),
             Entry::Confirm { checks, place } => {
                 Reply::Decision(self.confirm_at(now, checks, *place))
@@ -331,6 +329,11 @@ impl OpenedState {
         }
         let Self { open, gate, .. } = self;
         Want { open, cost: check.cost, enforce: check.enforce, gate: gate.as_deref_mut() }
+    }
+
+    /// Whether permits flow at a working rate.
+    fn is_flowing(&self) -> bool {
+        self.gate.as_ref().is_some_and(|gate| gate.is_flowing())
     }
 
     /// Returns the permits of a grant to the state and to its gate; false if the state has nothing of this grant.

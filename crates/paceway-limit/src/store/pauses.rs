@@ -255,14 +255,18 @@ impl Pauses {
         self.waiting.wake(key, Instant::now() + LONGEST);
     }
 
-    /// Records that `key` has so many permits left for the next `span` µs. If more calls wait for slots within that time, they
+    /// Records that a count of permits has begun for `key` which ends in `span` µs. Calls that wait for slots within that time
     /// ask again.
-    pub fn learn_remaining(&self, key: &str, permits: i64, span: Micros) {
+    pub fn learn_count(&self, key: &str, span: Micros) {
         self.drop_permits(Some(key));
-        let waiting = self.waiting.count(key, Instant::now() + self::span(span));
-        if i64::try_from(waiting).unwrap_or(i64::MAX) > permits {
+        if self.permits_awaited(key, span) > 0 {
             self.recall(key);
         }
+    }
+
+    /// The permits of `key` whose slots in the next `span` µs calls wait for.
+    pub(crate) fn permits_awaited(&self, key: &str, span: Micros) -> i64 {
+        self.waiting.permits(key, Instant::now() + self::span(span))
     }
 
     /// Whether slots of `key` that were granted to a call which asked when the pauses of `asked` were known were taken back.

@@ -16,6 +16,8 @@ const PER_MICRO: f64 = 1e15;
 /// Newton's method ends when it moves by less than this, µs, and at the latest after so many steps.
 const PRECISE: f64 = 0.25;
 const STEPS: usize = 64;
+/// The longest time that is computed, µs: 70 years, so that instants are exact.
+const LONGEST: f64 = 2.2e15;
 /// A time that is a whole µs except for the rounding of doubles is that µs: a caller comes back then.
 const ROUNDING: f64 = 1e-3;
 
@@ -31,9 +33,8 @@ pub(super) struct Curve {
 // === impl Curve ===
 
 impl Curve {
-    pub(super) fn new(gate: &Gate, rule: &Algorithm) -> Self {
-        let written = Self::written(rule);
-        let knee = (gate.knee as f64 / PER_MICRO).min(written);
+    pub(super) fn new(gate: &Gate, written: f64) -> Self {
+        let knee = Self::read(gate.knee).min(written);
         let depth = DEPTH * f64::from(1_u32 << gate.early);
         Self { knee, written, unit: gate.unit as f64, depth }
     }
@@ -42,6 +43,11 @@ impl Curve {
     pub(super) fn written(rule: &Algorithm) -> f64 {
         let [period, count] = rule.facts().pace;
         count as f64 / period as f64
+    }
+
+    /// A rate of a record.
+    pub(super) fn read(rate: Nanohertz) -> f64 {
+        rate as f64 / PER_MICRO
     }
 
     /// A rate as a record has it.
@@ -99,7 +105,8 @@ impl Curve {
         unit * (knee * (BACK - depth * BACK / 4.0 + past) + more + written * over)
     }
 
-    /// The time until `permits` have flown, rounded up. The rate never falls, so that Newton's method comes to it from above.
+    /// The time until `permits` have flown, rounded up and at most [`LONGEST`]. The rate never falls, so that Newton's method
+    /// comes to it from above.
     pub(super) fn time(self, permits: f64) -> Micros {
         if permits <= 0.0 {
             return 0;
@@ -113,6 +120,6 @@ impl Curve {
                 break;
             }
         }
-        (x * self.unit - ROUNDING).ceil() as Micros
+        (x * self.unit - ROUNDING).ceil().min(LONGEST) as Micros
     }
 }

@@ -22,6 +22,10 @@ fn bucket(count: i64, period: Micros, burst: i64) -> Algorithm {
     Algorithm::TokenBucket(TokenBucket::new(count, period, burst).expect("a rule"))
 }
 
+fn window(count: i64, period: Micros) -> Algorithm {
+    Algorithm::SlidingWindow(SlidingWindow::new(count, period, 0).expect("a rule"))
+}
+
 /// A limiter with its state and its gate, as a store keeps them.
 struct Limiter {
     rule: Algorithm,
@@ -40,7 +44,7 @@ impl Limiter {
         let refusal = Refusal { span, status: 429, unit, ago };
         let after = Gate::refused(old.as_ref(), now, refusal, &self.rule);
         self.gate = Some(after.gate);
-        after.has_fallen
+        after.recalls
     }
 
     fn pause(&mut self, now: Micros, span: Micros) {
@@ -50,6 +54,15 @@ impl Limiter {
     /// A pause that is short beside the period of the rule.
     fn pause_shortly(&mut self, now: Micros, span: Micros) {
         self.refuse(now, span, 0, 0);
+    }
+
+    /// An answer says what remains, while requests wait for so many permits.
+    fn tell(&mut self, now: Micros, permits: i64, waiting: i64, span: Micros) {
+        let (open, old) = self.open(now);
+        let told = Remainder { permits, waiting, span };
+        if let Some(change) = Gate::remaining(old.as_ref(), &open, now, told) {
+            self.gate = Some(change.gate);
+        }
     }
 
     fn level(&mut self, now: Micros) -> Level {
@@ -154,7 +167,7 @@ proptest! {
             }
         }
         granted.sort_unstable();
-        let shape = Curve::new(&curve, &rule);
+        let shape = Curve::new(&curve, Curve::written(&rule));
         for (i, at) in granted.iter().enumerate().filter(|(_, at)| **at < curve.from + shape.length()) {
             prop_assert!(*at >= curve.until, "{} µs before the end", curve.until - at);
             let most = shape.permits(at - curve.from);
@@ -204,9 +217,9 @@ proptest! {
     ) {
         let written = Curve::written(&rule);
         let gate = Gate { knee: Curve::stored(written * part).max(1), unit, early, ..Gate::default() };
-        let curve = Curve::new(&gate, &rule);
+        let curve = Curve::new(&gate, Curve::written(&rule));
         let (mut sum, mut last) = (0.0, 0.0);
-        let step = curve.length() * 11 / 10 / 20_000;
+        let step = curve.length() / 20_000 + 2;
         for i in 0..20_000 {
             let rate = curve.rate(i * step);
             prop_assert!(rate >= last && rate <= written * (1.0 + 1e-12), "{rate} after {last} of {written}");
@@ -289,30 +302,86 @@ fn refusals_of_calls_from_before_the_pause_count_once() {
 fn a_remainder_bounds_the_permits_until_its_reset() {
     let rules = [
         bucket(50, 10 * SECOND, 50),
-        Algorithm::SlidingWindow(SlidingWindow::new(50, 10 * SECOND, 0).expect("a rule")),
+        window(50, 10 * SECOND),
         Algorithm::FixedWindow(FixedWindow::new(50, 10 * SECOND).expect("a rule")),
         Algorithm::LeakyBucket(LeakyBucket::new(50, 10 * SECOND, 0, None).expect("a rule")),
         Algorithm::WarmUp(WarmUp::new(50, 10 * SECOND, 50_000, 3.0).expect("a rule")),
     ];
     for rule in rules {
         let mut limiter = Limiter::new(rule);
-        let says = |limiter: &mut Limiter, now, left, span| {
-            let (_, old) = limiter.open(now);
-            limiter.gate = Some(Gate::remaining(old.as_ref(), now, left, span));
-        };
-        says(&mut limiter, T0, 5, 4 * SECOND);
+        limiter.tell(T0, 5, 0, 4 * SECOND);
         let reset = T0 + 4 * SECOND;
         let slots: Vec<_> = (0..9).map(|_| T0 + limiter.ask(T0, 1, MAX_BUDGET).at).collect();
         assert_eq!(slots.iter().filter(|at| **at < reset).count(), 5, "{rule:?}");
         assert!(limiter.level(reset - 1).remaining == 0 && limiter.level(reset - 1).next >= 1);
-        says(&mut limiter, T0 + SECOND, 9, SECOND);
+        limiter.tell(T0 + SECOND, 9, 0, SECOND);
         assert!(T0 + SECOND + limiter.ask(T0 + SECOND, 1, MAX_BUDGET).at >= reset, "{rule:?}");
         // A pause keeps what is known of the quota.
         limiter.pause(T0 + SECOND, SECOND);
         assert!(T0 + SECOND + limiter.ask(T0 + SECOND, 1, MAX_BUDGET).at >= reset, "{rule:?}");
-        says(&mut limiter, reset, 40, SECOND);
-        says(&mut limiter, reset, 2, 3 * SECOND);
+        limiter.tell(reset, 40, 0, SECOND);
+        limiter.tell(reset, 2, 0, 3 * SECOND);
         assert_eq!(limiter.gate.map(|gate| (gate.left, gate.reset)), Some((2, reset + SECOND)));
+    }
+}
+
+/// Five remain, and three are promised. Another program uses some of the five: if more requests wait than remain then, these ask
+/// again, and all that remains is free for them.
+#[test]
+fn a_remainder_below_what_is_promised_begins_a_new_count() {
+    for (remain, waiting, left) in [(5, 3, 2), (2, 2, 2), (1, 0, 1), (2, 3, 2), (4, 8, 4)] {
+        let mut limiter = Limiter::new(bucket(50, 10 * SECOND, 50));
+        limiter.tell(T0, 5, 0, SECOND);
+        let grant = limiter.ask(T0, 3, MAX_BUDGET).parts.expect("granted")[0].grant;
+        limiter.tell(T0, remain, waiting, SECOND);
+        assert_eq!(limiter.gate.map(|gate| gate.left), Some(left), "{remain}, {waiting}");
+        limiter.refund(T0, grant, 3);
+        let left = if waiting > remain { left } else { left + 3 };
+        assert_eq!(limiter.gate.map(|gate| gate.left), Some(left), "{remain}, {waiting}");
+    }
+}
+
+/// A limiter that grants no more than remain until the reset, those that wait among them, needs no count.
+#[test]
+fn a_count_begins_only_where_the_rule_grants_more() {
+    for (taken, remain, waiting, span, counts) in [
+        (0, 5, 0, SECOND, true),
+        (45, 5, 0, SECOND, false),
+        (45, 4, 0, SECOND, true),
+        (45, 5, 0, 30 * SECOND, true),
+        (50, 3, 3, 10 * SECOND, false),
+        (50, 3, 4, 10 * SECOND, true),
+        (0, 80, 0, 30 * SECOND, true),
+    ] {
+        let mut limiter = Limiter::new(window(50, 10 * SECOND));
+        if taken > 0 {
+            limiter.ask(T0, taken, 0);
+        }
+        limiter.tell(T0, remain, waiting, span);
+        assert_eq!(limiter.gate.is_some(), counts, "{taken} {remain} {waiting} {span}");
+    }
+}
+
+/// Two of five permits come back: two more can be taken before the reset. Permits of a count that another answer has replaced,
+/// and of slots after the reset, do not.
+#[test]
+fn permits_come_back_to_what_remains() {
+    for rule in [bucket(50, 10 * SECOND, 50), window(50, 10 * SECOND)] {
+        let mut limiter = Limiter::new(rule);
+        limiter.tell(T0, 5, 0, 4 * SECOND);
+        let take = |limiter: &mut Limiter| {
+            let reserved = limiter.ask(T0, 1, MAX_BUDGET);
+            (reserved.at, reserved.parts.expect("granted")[0].grant)
+        };
+        let grants: Vec<_> = (0..7).map(|_| take(&mut limiter)).collect();
+        assert!(grants.iter().map(|(at, _)| *at).is_sorted() && grants[5].0 >= 4 * SECOND);
+        for i in [6, 0, 1] {
+            limiter.refund(T0, grants[i].1, 1);
+        }
+        assert_eq!(limiter.gate.map(|gate| gate.left), Some(2), "{rule:?}");
+        limiter.tell(T0, 1, 3, 4 * SECOND);
+        limiter.refund(T0, grants[2].1, 1);
+        assert_eq!(limiter.gate.map(|gate| gate.left), Some(1), "{rule:?}");
     }
 }
 
@@ -352,6 +421,36 @@ fn a_gate_bears_another_rule() {
     let level = limiter.level(T0 + 2 * SECOND);
     assert!((9_850..=9_900).contains(&(level.rate / 1_000_000)), "{level:?}");
     assert_eq!(limiter.level(T0 + 31 * SECOND).rate, 0);
+}
+
+/// After a change of the rule, only the permits that were promised are ahead, and not those that have flown: 270 permits that
+/// have flown by 10/s in 27 s would close a limiter of 10/min for half an hour.
+#[test]
+fn permits_of_a_former_rule_close_no_limiter() {
+    let mut limiter = Limiter::new(bucket(10, SECOND, 10));
+    limiter.pause(T0, SECOND);
+    let now = T0 + 27 * SECOND;
+    for wait in [0, 100, 200] {
+        let at = limiter.ask(now, 1, MAX_BUDGET).at / 1_000;
+        assert!((wait - 20..=wait).contains(&at), "{at} and {wait} ms");
+    }
+    // One permit in 6 s, from when the third of those has flown on.
+    limiter.rule = bucket(10, 60 * SECOND, 10);
+    let at = limiter.ask(now + SECOND / 10, 1, MAX_BUDGET).at;
+    assert!((6 * SECOND..14 * SECOND).contains(&at), "{at}");
+}
+
+/// The permits of a huge request flow for years by the least rate. The time is bounded, so that it stays exact.
+#[test]
+fn the_longest_time_is_bounded() {
+    let mut limiter = Limiter::new(bucket(1_000_000_000, MAX_BUDGET, 1_000_000_000));
+    for second in 1..200 {
+        limiter.pause(T0 + second * SECOND, MAX_PAUSE);
+    }
+    let now = T0 + 200 * SECOND + MAX_PAUSE;
+    assert!(limiter.ask(now, 1_000_000_000, MAX_BUDGET).parts.is_some());
+    let next = limiter.ask(now, 1, MAX_BUDGET);
+    assert!(next.parts.is_none() && next.at < EXACT / 2, "{next:?}");
 }
 
 /// A pause that is longer than any budget delays no exact arithmetic: the wait that is advised is true.

@@ -44,28 +44,33 @@ function M.charge(state, permits)
   return left
 end
 
-function M.refund(state, cost, whole, ticks, born, aux)
+-- Returns permits to a state and to its gate, in a step that may be undone.
+function M.give_back(state, cost, whole, ticks, born, aux)
   local algorithm, open = state.algorithm, state.open
   local given = algorithm.refund(open, whole, ticks, born, aux, cost)
-  if given then state.dirty, state.refunded = true, true end
   if open.gate and gates.refund(open, algorithm, ticks, aux, cost) then state.has_new_gate = true end
   return given
 end
 
--- Gives a request other permits in place of `parts`, within the budget. A gate counts permits, and knows no free ones before
--- others.
+function M.refund(state, cost, whole, ticks, born, aux)
+  local given = M.give_back(state, cost, whole, ticks, born, aux)
+  if given then state.dirty, state.refunded = true, true end
+  return given
+end
+
+-- Gives a request other permits in place of `parts`, within the budget.
 function M.move_up(wants, budget, parts)
   local given, taken = true, nil
   for w = 1, #wants do
     local state = wants[w].state
     states.save(state)
     states.undo(state)
-    given = given and not state.open.gate
+    given = given and not (state.open.gate and gates.is_flowing(state.open.gate))
   end
   for w = 1, #wants do
     local state, part = wants[w].state, parts[w]
     if given and part[1] >= 0 then
-      given = state.algorithm.refund(state.open, part[2], part[3], part[4], part[5], wants[w].cost)
+      given = M.give_back(state, wants[w].cost, part[2], part[3], part[4], part[5])
     end
   end
   local at, retry_after, bound

@@ -4,7 +4,7 @@ use super::{MemoryStore, OpenedState, wants};
 use crate::{
     algorithm::{
         Gate, Grant, Level, Micros, OpenRule, concurrency,
-        gate::{AfterRefusal, OpenGate},
+        gate::{GateChange, OpenGate, Remainder},
         reserve::{self, Part},
         token_bucket::BlockAsk,
     },
@@ -47,8 +47,8 @@ impl MemoryStore {
         let mut opened = self.open_all(&mut shards, checks, now);
         let before: SmallVec<[OpenRule; 2]> =
             opened.iter().map(|state| state.open.clone()).collect();
-        // A gate counts permits, and knows no free ones before others.
-        let mut is_given = opened.iter().all(|state| state.gate.is_none());
+        let gates: SmallVec<[_; 2]> = opened.iter().map(|state| state.gate.clone()).collect();
+        let mut is_given = !opened.iter().any(OpenedState::is_flowing);
         for ((check, state), part) in checks.iter().zip(&mut opened).zip(parts) {
             is_given = is_given && (part.at < 0 || state.refund(part.grant, check.cost));
         }
@@ -56,8 +56,8 @@ impl MemoryStore {
             is_given.then(|| reserve::decide(&mut wants(checks, &mut opened), budget, None));
         let decision = decided.map(Decision::new).filter(|decision| decision.admitted);
         if decision.is_none() {
-            for (state, before) in opened.iter_mut().zip(before) {
-                state.open = before;
+            for (state, (open, gate)) in opened.iter_mut().zip(before.into_iter().zip(gates)) {
+                (state.open, state.gate) = (open, gate);
             }
         }
         let decision = decision.unwrap_or_else(|| Decision::kept(opened[0].level()));
@@ -127,31 +127,29 @@ impl MemoryStore {
     }
 
     /// Lowers the level of a limiter, and returns it.
-    pub(super) fn lower_at(
-        &self,
-        now: Micros,
-        check: &Check,
-        remaining: i64,
-        span: Micros,
-    ) -> Level {
-        let mut level = Level::default();
+    pub(super) fn lower_at(&self, now: Micros, check: &Check, told: Remainder) -> Level {
+        let (mut level, mut recalls) = (Level::default(), false);
         self.change(now, check, |opened| {
             let mut has_changed = false;
-            match check.algorithm.as_rate().filter(|_| span > 0) {
+            match check.algorithm.as_rate().filter(|_| told.span > 0) {
                 Some(rule) => {
-                    let gate = Gate::remaining(opened.gate.as_deref(), now, remaining, span);
-                    opened.gate = OpenGate::new(gate, now, rule).map(Box::new);
+                    let Some(open) = opened.open.rate() else { return false };
+                    let change = Gate::remaining(opened.gate.as_deref(), open, now, told);
+                    if let Some(change) = change {
+                        opened.gate = OpenGate::new(change.gate, now, rule).map(Box::new);
+                        recalls = change.recalls;
+                    }
                 }
                 None => {
-                    let lower = |open| reserve::lower(open, remaining.max(0));
+                    let lower = |open| reserve::lower(open, told.permits.max(0));
                     has_changed = opened.open.rate_mut().is_some_and(lower);
                 }
             }
             level = opened.level();
             has_changed
         });
-        if span > 0 {
-            self.shared.pauses.learn_remaining(&check.key, remaining, span);
+        if recalls {
+            self.shared.pauses.learn_count(&check.key, told.span);
         }
         level
     }
@@ -173,7 +171,7 @@ impl MemoryStore {
             if let Some(leases) = opened.open.leases() {
                 leases.pause(Gate::new(now, refusal.span, refusal.status));
             } else if let Some(rule) = check.algorithm.as_rate() {
-                let AfterRefusal { gate, .. } =
+                let GateChange { gate, .. } =
                     Gate::refused(opened.gate.as_deref(), now, refusal, rule);
                 opened.gate = OpenGate::new(gate, now, rule).map(Box::new);
             }

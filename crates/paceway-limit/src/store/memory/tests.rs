@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     algorithm::{
         Algorithm, Concurrency, FixedWindow, LeakyBucket, Rule, SlidingWindow, TokenBucket, WarmUp,
-        fair::Priority,
+        fair::Priority, gate::Remainder,
     },
     store::{Pause, Turn},
 };
@@ -73,7 +73,7 @@ fn single_and_joint_calls_change_one_state() {
     assert!(store.forget_at(NOW, &own));
     assert_eq!(granted(&store, &own), 5);
     store.forget_at(NOW, &own);
-    store.lower_at(NOW, &own, 2, 0);
+    store.lower_at(NOW, &own, Remainder { permits: 2, ..Remainder::default() });
     let asked = (0..COMPANIONS).map(|i| ask(&store, &own, i));
     let admitted: Vec<_> = asked.filter(|said| said.admitted).collect();
     assert_eq!(store.look_at(NOW, &own).remaining, 0);

@@ -222,11 +222,14 @@ fn levels(turns: &Turns) -> Vec<TenantLevel> {
 // === impl OpenedState ===
 
 impl OpenedState {
-    /// Gives free permits to the requests that wait for the last slots; returns whether the state has changed. A gate counts
-    /// permits, and knows no free ones before others.
+    /// Gives free permits to the requests that wait for the last slots; returns whether the state has changed.
     fn fill(&mut self, queue: &mut Queue, now: Micros, effects: &mut Effects) -> bool {
-        let fill = |open| queue.has_room() && queue.fill(now, open, effects);
-        self.gate.is_none() && self.open.rate_mut().is_some_and(fill)
+        if self.is_flowing() {
+            return false;
+        }
+        let Self { open, gate, .. } = self;
+        let fill = |open| queue.has_room() && queue.fill(now, open, gate.as_deref_mut(), effects);
+        open.rate_mut().is_some_and(fill)
     }
 }
 

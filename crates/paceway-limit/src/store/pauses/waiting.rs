@@ -15,7 +15,13 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 
 type Number = u64;
-type Waiting = HashMap<Arc<str>, BTreeMap<(Instant, Number), Arc<Notify>>, RandomState>;
+type Waiting = HashMap<Arc<str>, BTreeMap<(Instant, Number), WaitingCall>, RandomState>;
+
+#[derive(Debug)]
+struct WaitingCall {
+    notify: Arc<Notify>,
+    permits: i64,
+}
 
 /// As many as wait in this process, which the `max_waiting` of the routes bounds.
 #[derive(Debug, Default)]
@@ -51,13 +57,16 @@ impl WaitingCalls {
     /// Enters a call that waits until `at` for the limiters of `checks` that enforce.
     pub(super) fn enter(&self, checks: &[Check], at: Instant) -> WaitingPlace<'_> {
         let enforce = checks.iter().filter(|check| check.enforce);
-        let keys: SmallVec<[Arc<str>; 2]> = enforce.map(|check| check.key.clone()).collect();
         let at = (at, self.next.fetch_add(1, Relaxed));
         let notify = Arc::new(Notify::new());
         let mut all = self.all.lock();
-        for key in &keys {
-            all.entry(key.clone()).or_default().insert(at, notify.clone());
+        let mut keys: SmallVec<[Arc<str>; 2]> = SmallVec::new();
+        for check in enforce {
+            let call = WaitingCall { notify: notify.clone(), permits: check.cost };
+            all.entry(check.key.clone()).or_default().insert(at, call);
+            keys.push(check.key.clone());
         }
+        drop(all);
         WaitingPlace { calls: self, keys, at, notify }
     }
 
@@ -71,15 +80,17 @@ impl WaitingCalls {
         all.iter().filter_map(count).collect()
     }
 
-    /// How many calls of `key` wait for instants before `until`.
-    pub(super) fn count(&self, key: &str, until: Instant) -> usize {
-        self.all.lock().get(key).map_or(0, |calls| calls.range(..(until, 0)).count())
+    /// The permits of `key` for whose instants before `until` calls wait.
+    pub(super) fn permits(&self, key: &str, until: Instant) -> i64 {
+        let all = self.all.lock();
+        let calls = all.get(key).into_iter().flat_map(|calls| calls.range(..(until, 0)));
+        calls.fold(0, |sum, (_, call)| sum.saturating_add(call.permits))
     }
 
     /// Wakes the calls of `key` whose instants come before `until`, in the order of these instants.
     pub(super) fn wake(&self, key: &str, until: Instant) {
         if let Some(calls) = self.all.lock().get(key) {
-            calls.range(..(until, 0)).for_each(|(_, notify)| notify.notify_one());
+            calls.range(..(until, 0)).for_each(|(_, call)| call.notify.notify_one());
         }
     }
 }

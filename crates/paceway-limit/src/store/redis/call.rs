@@ -12,7 +12,7 @@ use crate::{
         Grant, Micros, Rule,
         concurrency::Ticket,
         fair::Place,
-        gate::{MAX_PAUSE, Refusal},
+        gate::{MAX_PAUSE, Refusal, Remainder},
         reserve::Part,
         token_bucket::BlockAsk,
     },
@@ -158,8 +158,10 @@ impl<'e> ScriptCall<'e> {
                 self.write(&wire::PAUSE, slice::from_ref(check), &numbers);
             }
             Entry::Charge { check } => self.write(&wire::CHARGE, slice::from_ref(check), &[]),
-            Entry::Lower { check, remaining, span } => {
-                let numbers = [(*remaining).max(0), (*span).clamp(0, MAX_PAUSE)];
+            Entry::Lower { check, told } => {
+                let Remainder { permits, waiting, span } = *told;
+                let next = told.next(check.algorithm.capacity());
+                let numbers = [permits.max(0), waiting, next, span.clamp(0, MAX_PAUSE)];
                 self.write(&wire::LOWER, slice::from_ref(check), &numbers);
             }
         }

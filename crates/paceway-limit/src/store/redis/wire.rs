@@ -69,7 +69,7 @@ pub(super) const LOOK: EntryForm = form(b'P', "look", &[], None);
 /// [`LOOK`].
 pub(super) const PAUSE: EntryForm = form(b'Z', "pause", &["span", "status", "unit", "ago"], None);
 /// At most so many permits remain, for `span` µs; 0: of those that can be taken now. Replies as [`LOOK`].
-pub(super) const LOWER: EntryForm = form(b'M', "lower", &["most", "span"], None);
+pub(super) const LOWER: EntryForm = form(b'M', "lower", &["most", "waiting", "next", "span"], None);
 
 /// A reply to any entry instead: one of its keys holds a foreign value. The number of the key follows.
 pub(super) const FOREIGN: i64 = -1;

@@ -1,6 +1,7 @@
 -- Permits that are free before the last slots. Twin of queue/free_permits.rs, which explains them.
 
-local call, queue, states = require 'call', require 'fair.queue', require 'state'
+local call, gates = require 'call', require 'gate'
+local adjust, queue, states = require 'reserve.adjust', require 'fair.queue', require 'state'
 
 local unpack_from = struct.unpack
 local MOST_MOVED, GRANT, GRANT_SIZE = 16, '<dddd', 32
@@ -15,10 +16,9 @@ end
 local function moves(q, state, id, it)
   states.save(state)
   states.undo(state)
-  local algorithm = state.algorithm
   local whole, ticks, born, aux = unpack_from(GRANT, it.grants)
-  if algorithm.refund(state.open, whole, ticks, born, aux, it.cost) then
-    local wait, start = algorithm.earliest(state.open, 0, it.cost)
+  if adjust.give_back(state, it.cost, whole, ticks, born, aux) then
+    local wait, start = states.earliest(state, true, 0, it.cost)
     if call.now + wait < it.at then
       local grants = states.take_ahead(state, start, it.cost, wait)
       state.refunded = true
@@ -29,10 +29,10 @@ local function moves(q, state, id, it)
   states.undo(state)
 end
 
--- Gives free permits to the requests with the last slots, and where those find none to the one with the first slot. A gate
--- counts permits, and knows no free ones before others.
+-- Gives free permits to the requests with the last slots, and where those find none to the one with the first slot.
 return function(q, state)
-  if q.len == 0 or state.open.gate then return end
+  local gate = state.open.gate
+  if q.len == 0 or gate and gates.is_flowing(gate) then return end
   q.room, q.changed = 0, true
   local below = math.huge
   for _ = 1, MOST_MOVED do

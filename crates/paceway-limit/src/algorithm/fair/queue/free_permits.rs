@@ -2,7 +2,7 @@
 //! no slot stays unused while a request waits.
 
 use super::{Effects, Grants, LOOKS, MOST_MOVED, Queue, Slot};
-use crate::algorithm::{Micros, Open, OpenRate};
+use crate::algorithm::{Micros, Open, OpenRate, gate::OpenGate};
 
 impl Queue {
     /// Notes that a limiter of the requests is paused until this instant; 0 if none is.
@@ -19,7 +19,13 @@ impl Queue {
     /// the request with the first slot: the permits of a window may be free for it alone, because its own are in the same
     /// window. Only requests with no further limiter move: the others need permits of both at one instant. Returns whether
     /// any did.
-    pub fn fill(&mut self, now: Micros, open: &mut Open, effects: &mut Effects) -> bool {
+    pub fn fill(
+        &mut self,
+        now: Micros,
+        open: &mut Open,
+        mut gate: Option<&mut OpenGate>,
+        effects: &mut Effects,
+    ) -> bool {
         let (mut moved, mut below) = (false, i64::MAX);
         self.has_room = false;
         for _ in 0..MOST_MOVED {
@@ -30,7 +36,7 @@ impl Queue {
                     None => return moved,
                 },
             };
-            if self.moves(now, open, last, effects) {
+            if self.moves(now, open, gate.as_deref_mut(), last, effects) {
                 (moved, below) = (true, i64::MAX);
             } else if is_first {
                 return moved;
@@ -45,19 +51,40 @@ impl Queue {
     }
 
     /// Gives a request permits at an earlier instant in place of its own, if the rule has any.
-    fn moves(&mut self, now: Micros, open: &mut Open, number: u64, effects: &mut Effects) -> bool {
+    fn moves(
+        &mut self,
+        now: Micros,
+        open: &mut Open,
+        mut gate: Option<&mut OpenGate>,
+        number: u64,
+        effects: &mut Effects,
+    ) -> bool {
         let Some(it) = self.waiting.get(&number) else { return false };
-        let (at, cost, before) = (it.slot.at, it.cost, open.clone());
-        if open.refund(it.slot.grants[0], cost) {
-            let (wait, start) = open.earliest(0, cost);
+        let (at, cost, grant, before) = (it.slot.at, it.cost, it.slot.grants[0], open.clone());
+        let gate_before = gate.as_deref().cloned();
+        if open.refund(grant, cost) {
+            if let Some(gate) = gate.as_deref_mut() {
+                gate.refund(open, grant, cost);
+            }
+            let (wait, start) = match gate.as_deref() {
+                Some(gate) => gate.earliest(open, 0, cost),
+                None => open.earliest(0, cost),
+            };
             if now + wait < at {
-                let grants = Grants::from_elem(open.take(start, cost), 1);
+                let grant = match gate {
+                    Some(gate) => gate.take(open, start, cost, wait),
+                    None => open.take(start, cost),
+                };
                 open.promise(wait, start);
+                let grants = Grants::from_elem(grant, 1);
                 self.give(number, Slot { at: now + wait, grants }, effects);
                 return true;
             }
         }
         *open = before;
+        if let (Some(gate), Some(before)) = (gate, gate_before) {
+            *gate = before;
+        }
         false
     }
 
