@@ -319,9 +319,9 @@ fn a_remainder_bounds_the_permits_until_its_reset() {
         // A pause keeps what is known of the quota.
         limiter.pause(T0 + SECOND, SECOND);
         assert!(T0 + SECOND + limiter.ask(T0 + SECOND, 1, MAX_BUDGET).at >= reset, "{rule:?}");
-        limiter.tell(reset, 40, 0, SECOND);
-        limiter.tell(reset, 2, 0, 3 * SECOND);
-        assert_eq!(limiter.gate.map(|gate| (gate.left, gate.reset)), Some((2, reset + SECOND)));
+        limiter.tell(reset, 2, 0, 9 * SECOND);
+        limiter.tell(reset, 1, 0, 20 * SECOND);
+        assert_eq!(limiter.gate.map(|gate| (gate.left, gate.reset)), Some((1, reset + 9 * SECOND)));
     }
 }
 
