@@ -32,8 +32,8 @@ pub(in crate::config) const THROTTLE: Keys = Keys {
             .says("how refused requests are sent again"),
         words("learn", || vec!["on", "off", "remaining"]).default("on")
             .says("`on`: a refusal lowers the [working rate](refusals.md), and headers in which the upstream says what \
-                remains of its quota lower the level of the limiter that has this quota. A quota that is used up can pause \
-                it. Nothing raises a limiter above its rule. `off`: a refusal only pauses. `remaining`: an older name of `on`"),
+                remains of its quota lower the limiter that has this quota: until the reset that they name no more pass. \
+                Nothing raises a limiter above its rule. `off`: a refusal only pauses. `remaining`: an older name of `on`"),
     ],
     others: &[
         meant("vendor dialect", "style"),
