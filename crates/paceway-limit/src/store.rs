@@ -158,6 +158,12 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// receive counts as spent.
     fn refund(&self, source: Source, checks: &Checks, parts: &[reserve::Part]);
 
+    /// Resolves when the refunds of `checks` so far are on their way: questions from then on find their permits. It does not wait
+    /// for a store that gives no answers.
+    fn refunded(&self, _checks: &Checks) -> BoxFuture<()> {
+        Box::pin(ready(()))
+    }
+
     /// Settles the grant of one check for a request that turned out to cost `used` permits: those that it did not use are
     /// returned, and those beyond `check.cost` are charged, so that later requests wait for them. It never waits. A refund
     /// that the store does not receive counts as spent.

@@ -9,7 +9,7 @@ use crate::{
     },
 };
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// The pause before a waiter leaves a queue to which it had to return: Redis is back, say, but the call of the waiter had no
 /// answer. Without it, the waiters of one queue would hand their turns around as fast as the processor can.
@@ -132,7 +132,7 @@ impl Reservation {
         drop(self);
         let pauses = store.pauses();
         pauses.released(&checks).await;
-        let _turn = pauses.turn().await;
+        let _turn = timeout(left(), pauses.turn()).await;
         ask(&store, &checks, left()).await
     }
 
@@ -150,7 +150,12 @@ impl Reservation {
         let (store, checks) = (self.store.clone(), renewed.unwrap_or_else(|| self.checks.clone()));
         drop(self);
         let_others_run().await;
-        let _turn = store.pauses().turn().await;
+        let turn = async {
+            store.refunded(&checks).await;
+            store.pauses().turn().await
+        };
+        // A call whose budget ends before its turn has its answer then.
+        let _turn = timeout(left(), turn).await;
         ask(&store, &checks, left()).await
     }
 

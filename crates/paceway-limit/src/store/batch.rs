@@ -9,6 +9,7 @@ mod callee;
 mod charges;
 mod delayed;
 mod driver;
+mod entry_queue;
 mod pending;
 mod queue;
 mod queued;

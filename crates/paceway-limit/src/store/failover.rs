@@ -24,7 +24,7 @@ use super::{
 };
 use crate::algorithm::{Grant, Micros, concurrency::Ticket, reserve::Part};
 use local::IsBack;
-use std::{sync::Arc, time::Duration};
+use std::{future::ready, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 
 /// How often each worker probes a store that is away.
@@ -142,6 +142,10 @@ impl Store for Failover {
             }
             Source::None => {}
         }
+    }
+
+    fn refunded(&self, checks: &Checks) -> BoxFuture<()> {
+        if self.is_away() { Box::pin(ready(())) } else { self.store.refunded(checks) }
     }
 
     fn settle(&self, source: Source, check: &Check, part: Part, used: i64) {

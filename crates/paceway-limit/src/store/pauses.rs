@@ -40,8 +40,9 @@ const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 const TIMER_ERROR: Duration = Duration::from_millis(1);
 /// The numbers of the last ends.
 const FREED: usize = 256;
-/// The calls of a process that ask again at one time because of a pause. 10,000 at once would take the time of all others.
-const AT_ONCE: usize = 128;
+/// The calls of a process that ask again at one time because of a pause. 10,000 at once would take the time of all others, and with
+/// more than fit into one call of the store beside newcomers some would have their answers after the time-out.
+const AT_ONCE: usize = 64;
 
 /// The pauses that a process knows. All of its workers share them.
 #[derive(Debug)]

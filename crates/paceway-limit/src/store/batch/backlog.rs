@@ -5,14 +5,12 @@ use super::{
     callee::CalledStore,
     charges::{NotCharged, OwedCharges},
     delayed::{Delayed, Later},
-    queued::{Origin, QUEUE, QueuedEntry},
+    entry_queue::EntryQueue,
+    queued::{Message, Origin, QUEUE, QueuedEntry},
     releases::undo,
 };
-use crate::{
-    algorithm::fair::Place,
-    store::{Check, Entry, Reply, hash_tag},
-};
-use std::{collections::VecDeque, mem, sync::Arc, time::Duration};
+use crate::store::{Check, Entry, Reply, hash_tag};
+use std::{mem, sync::Arc, time::Duration};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
@@ -23,7 +21,7 @@ const APART: Duration = Duration::from_secs(5);
 /// The entries of one queue that wait for a call or for their instant.
 pub(super) struct Backlog {
     pub(super) callee: Arc<CalledStore>,
-    queue: VecDeque<QueuedEntry>,
+    queue: EntryQueue,
     pub(super) delayed: Delayed,
     owed: OwedCharges,
     tracker: TaskTracker,
@@ -45,23 +43,12 @@ impl Backlog {
 
     /// Returns the instant at which the first caller in the queue was queued.
     pub(super) fn oldest(&self) -> Option<Instant> {
-        let mut callers = self.queue.iter().filter(|queued| queued.origin.is_caller());
-        callers.next().map(|queued| queued.since)
+        self.queue.callers().next()
     }
 
     /// Queues entries that have arrived.
-    pub(super) fn extend(&mut self, arrived: impl Iterator<Item = QueuedEntry>) {
-        for queued in arrived {
-            match queued.origin {
-                Origin::Caller(_) => self.queue.push_back(queued),
-                // It looks for permits that an entry before it gives back.
-                _ if matches!(queued.entry, Entry::Leave { place: Place::NONE, .. }) => {
-                    self.queue.push_back(queued);
-                }
-                // A permit that is given back serves the callers that are waiting already.
-                _ => self.queue.push_front(queued),
-            }
-        }
+    pub(super) fn extend(&mut self, arrived: impl Iterator<Item = Message>) {
+        arrived.for_each(|message| self.queue.push(message));
     }
 
     /// Queues the delayed entries whose instant has come.
@@ -110,7 +97,7 @@ impl Backlog {
 
     fn push(&mut self, entry: Entry, since: Instant, origin: Origin) {
         let token = self.tracker.token();
-        self.queue.push_front(QueuedEntry { entry, since, origin, token });
+        self.queue.push(Message::Entry(QueuedEntry { entry, since, origin, token }));
     }
 
     /// Notes that the store has rejected a call.
@@ -120,23 +107,21 @@ impl Backlog {
 
     /// Takes the next call out of the queue: up to 128 entries in order, without those whose callers have left.
     pub(super) fn next_call(&mut self) -> Option<Call> {
-        while !self.queue.is_empty() {
+        while self.queue.len() > 0 {
             let started = Instant::now();
             let mut call = CallBuilder::new(self.queue.len().min(BATCH), started);
             let mut later = self.entries_apart(started);
             while !call.is_full()
-                && let Some(queued) = self.queue.pop_front()
+                && let Some(queued) = self.queue.next(call.len())
             {
                 self.serve(queued, started).into_iter().for_each(|queued| call.push(queued));
             }
-            let waiting = self.queue.iter().chain(&later);
-            let mut waiting =
-                waiting.filter(|queued| queued.origin.is_caller()).map(|queued| queued.since);
             // Callers are queued in the order of their arrival.
-            let oldest = if later.is_empty() { waiting.next() } else { waiting.min() };
-            if !later.is_empty() {
+            let oldest =
+                self.queue.callers().next().into_iter().chain(later.callers().next()).min();
+            if later.len() > 0 {
                 // The other limiters have their turn with the next call.
-                later.append(&mut self.queue);
+                later.append(mem::take(&mut self.queue));
                 self.queue = later;
             }
             let call = call.build(oldest, self.callee.limit());
@@ -169,29 +154,26 @@ impl Backlog {
     }
 
     /// Leaves in the queue the entries that may share a call with its first one, and returns the others.
-    fn entries_apart(&mut self, now: Instant) -> VecDeque<QueuedEntry> {
+    fn entries_apart(&mut self, now: Instant) -> EntryQueue {
         let group =
             |queued: &QueuedEntry| -> Box<str> { hash_tag(&queued.entry.checks()[0].key).into() };
-        match (self.refused, self.queue.front()) {
+        match (self.refused, self.queue.first()) {
             (Some(refused), Some(first)) if now < refused + APART => {
                 let own = group(first);
-                let queue = mem::take(&mut self.queue).into_iter();
-                let (queue, later) = queue.partition(|queued| group(queued) == own);
-                self.queue = queue;
-                later
+                self.queue.split_off(|queued| group(queued) != own)
             }
-            _ => VecDeque::new(),
+            _ => EntryQueue::default(),
         }
     }
 
     /// Removes the callers from the queue whose time is up, and answers them with a time-out. Releases and charges stay.
     pub(super) fn time_out(&mut self, is_up: impl Fn(Instant) -> bool) {
-        self.queue.retain_mut(|queued| {
-            let stays = !queued.origin.is_caller() || !is_up(queued.since);
-            if !stays {
-                queued.origin.time_out();
-            }
-            stays
-        });
+        self.queue.time_out(is_up);
+    }
+
+    /// The store hangs: all callers receive a time-out, and no request waits for a mark.
+    pub(super) fn time_out_all(&mut self) {
+        self.queue.time_out(|_| true);
+        self.queue.reach_marks();
     }
 }

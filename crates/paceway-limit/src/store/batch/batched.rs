@@ -130,6 +130,15 @@ impl Store for Batched {
         }
     }
 
+    fn refunded(&self, checks: &Checks) -> BoxFuture<()> {
+        let queues: Vec<_> = checks.iter().map(|check| self.queue(&check.key)).collect();
+        Box::pin(async move {
+            for queue in queues {
+                queue.released().await;
+            }
+        })
+    }
+
     fn settle(&self, _: Source, check: &Check, part: reserve::Part, used: i64) {
         if let Some(entry) = settlement::unused(check, part, used) {
             let queue = self.queue_of(&entry);

@@ -46,8 +46,12 @@ impl CallBuilder {
         Self { entries, origins, started, oldest: started }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     pub(super) fn is_full(&self) -> bool {
-        self.entries.len() >= BATCH
+        self.len() >= BATCH
     }
 
     /// Adds an entry, unless its caller has left. The time that it has spent in the queue is taken off its budget.

@@ -5,7 +5,7 @@ use super::{
     backlog::Backlog,
     call::Call,
     callee::CalledStore,
-    queued::{QUEUE, QueuedEntry},
+    queued::{Message, QUEUE},
     replies::{CallAnswer, handle},
 };
 use crate::store::{BoxFuture, StoreError};
@@ -28,9 +28,9 @@ const GIVE_UP: Duration = Duration::from_secs(10);
 /// Makes the calls of one queue.
 struct Driver {
     name: Arc<str>,
-    receiver: UnboundedReceiver<QueuedEntry>,
+    receiver: UnboundedReceiver<Message>,
     /// The entries that are being received. Kept for its memory.
-    received: Vec<QueuedEntry>,
+    received: Vec<Message>,
     backlog: Backlog,
 }
 
@@ -38,7 +38,7 @@ struct Driver {
 pub(super) async fn drive(
     name: Arc<str>,
     callee: Arc<CalledStore>,
-    receiver: UnboundedReceiver<QueuedEntry>,
+    receiver: UnboundedReceiver<Message>,
     tracker: TaskTracker,
 ) {
     // One timer serves all calls, and is set far less often than they are made.
@@ -149,7 +149,7 @@ impl Driver {
     /// Waits up to 10 s for the answer of a call that is late. Meanwhile callers receive a time-out at once: waiting would
     /// teach them nothing.
     async fn late(&mut self, mut answer: BoxFuture<CallAnswer>) -> CallAnswer {
-        self.backlog.time_out(|_| true);
+        self.backlog.time_out_all();
         let mut end = pin!(sleep(GIVE_UP));
         let mut is_open = true;
         poll_fn(|cx| {
@@ -159,7 +159,7 @@ impl Driver {
             {
                 is_open = count > 0;
                 self.backlog.extend(self.received.drain(..));
-                self.backlog.time_out(|_| true);
+                self.backlog.time_out_all();
             }
             if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
                 return Poll::Ready(answer);

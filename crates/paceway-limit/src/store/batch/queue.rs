@@ -4,7 +4,7 @@
 use super::{
     callee::CalledStore,
     driver::drive,
-    queued::{Origin, QUEUE, QueuedEntry},
+    queued::{Message, Origin, QUEUE, QueuedEntry},
 };
 use crate::store::{Entry, Reply, StoreError};
 use parking_lot::Mutex;
@@ -23,7 +23,7 @@ pub(super) struct CallQueue {
     name: Arc<str>,
     callee: Arc<CalledStore>,
     /// Leads to the driver; `None` before the first entry.
-    sender: Mutex<Option<mpsc::UnboundedSender<QueuedEntry>>>,
+    sender: Mutex<Option<mpsc::UnboundedSender<Message>>>,
     /// Tracks each entry until its reply has been handled.
     entries: TaskTracker,
 }
@@ -66,13 +66,27 @@ impl CallQueue {
         self.entries.wait().await;
     }
 
+    /// Resolves when every release so far is on its way to the store: questions from then on come after them. It does not wait
+    /// for a store that hangs.
+    pub(super) async fn released(&self) {
+        let (sender, mark) = oneshot::channel();
+        let is_sent = {
+            let driver = self.sender.lock();
+            driver.as_ref().is_some_and(|driver| driver.send(Message::Mark(sender)).is_ok())
+        };
+        if is_sent {
+            // Its driver may end.
+            drop(mark.await);
+        }
+    }
+
     /// False when the queue is full, or no runtime can run its driver.
     fn push(&self, entry: Entry, origin: Origin) -> bool {
         if self.entries.len() >= QUEUE {
             return false;
         }
         let (since, token) = (Instant::now(), self.entries.token());
-        let mut queued = QueuedEntry { entry, since, origin, token };
+        let mut queued = Message::Entry(QueuedEntry { entry, since, origin, token });
         let mut sender = self.sender.lock();
         if let Some(sender) = &*sender {
             match sender.send(queued) {

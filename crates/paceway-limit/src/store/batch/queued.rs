@@ -8,6 +8,15 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 /// time-out, so that only a store that hangs can fill it.
 pub(super) const QUEUE: usize = 65_536;
 
+/// A message to the driver of a queue.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// An entry, which waits for a call.
+    Entry(QueuedEntry),
+    /// Is reached when the releases before it are on their way to the store.
+    Mark(oneshot::Sender<()>),
+}
+
 /// An entry that waits for a call.
 #[derive(Debug)]
 pub(super) struct QueuedEntry {
@@ -36,6 +45,14 @@ pub(super) enum Origin {
 
 /// Carries the reply to a [`PendingReply`](super::pending::PendingReply).
 pub(super) type ReplySender = oneshot::Sender<Result<Reply, StoreError>>;
+
+// === impl Message ===
+
+impl Message {
+    pub(super) fn entry(&self) -> Option<&QueuedEntry> {
+        if let Self::Entry(queued) = self { Some(queued) } else { None }
+    }
+}
 
 // === impl Origin ===
 

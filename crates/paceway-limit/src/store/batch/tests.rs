@@ -6,6 +6,7 @@ mod charges;
 use super::{call::BATCH, *};
 use crate::{
     algorithm::{Algorithm, Micros, TokenBucket},
+    limit::{Admission, ask},
     store::{
         Backend, Beat, BoxFuture, Check, Checks, Entry, Placement, Reply, Store, StoreAdmin,
         StoreError, calls::Calls, memory::MemoryStore,
@@ -197,6 +198,57 @@ async fn time_in_the_queue_is_taken_off_the_budget() {
     let second = store.reserve(&checks, 96_000, None);
     assert!(first.get().await.expect("a decision").admitted);
     assert!(!second.get().await.expect("a decision").admitted, "86 ms are left of its 96");
+}
+
+/// 1,000 waiting requests leave at once, and another one asks meanwhile: it does not wait until all of their permits are given
+/// back, 80 ms later.
+#[tokio::test(start_paused = true)]
+async fn a_caller_does_not_wait_for_many_releases() {
+    let (far, store) = far();
+    let checks = check("{t}:a", 2_000);
+    let mut held = Vec::new();
+    for _ in 0..10 {
+        let asked: Vec<_> = (0..100).map(|_| store.reserve(&checks, 0, None)).collect();
+        for asked in asked {
+            held.push(asked.get().await.expect("a decision"));
+        }
+    }
+    let calls = far.0.calls.load(SeqCst);
+    held.iter().for_each(|it| store.refund(it.source, &checks, &it.parts));
+    let started = Instant::now();
+    assert!(passes(&store, &checks).await);
+    assert_eq!(started.elapsed(), FAR, "in the first call");
+    store.flush().await;
+    assert_eq!(far.0.calls.load(SeqCst) - calls, 8);
+}
+
+/// A working rate falls while 700 requests wait for their slots. Each asks again, after the permits of all of them are given back,
+/// and none has to be decided without the store.
+#[tokio::test(start_paused = true)]
+async fn many_calls_that_ask_again_find_the_permits_of_all_others() {
+    let store: Arc<dyn Store> = Arc::new(far().1);
+    let rule = TokenBucket::new(100, 1_000_000, 1).expect("a rule");
+    let checks: Checks = Arc::new([Check::new("{t}:a", Algorithm::TokenBucket(rule))]);
+    let mut waiting = Vec::new();
+    for _ in 0..700 {
+        let asked = ask(&store, &checks, Duration::from_secs(60)).await;
+        let Ok(Admission::Granted(reservation)) = asked else { panic!("{asked:?}") };
+        waiting.push(reservation);
+    }
+    let again = waiting
+        .into_iter()
+        .map(|it| tokio::spawn(it.ask_in_turn(None, || Duration::from_secs(60))));
+    let (again, started) = (again.collect::<Vec<_>>(), Instant::now());
+    let mut slots = Vec::new();
+    for asked in again {
+        let asked = asked.await.expect("a task");
+        let Ok(Admission::Granted(reservation)) = asked else { panic!("{asked:?}") };
+        slots.push((reservation.at - started).as_millis());
+        std::mem::forget(reservation);
+    }
+    assert!(slots.is_sorted(), "in their order: {slots:?}");
+    // The first 7 s of slots are gone when they were granted one call after the other.
+    assert!(slots[0] < 200 && slots[699] - slots[0] == 6_990, "{} and {}", slots[0], slots[699]);
 }
 
 /// Each caller has its own time-out, whichever call is under way: a caller that asks 30 ms into a call receives its error
