@@ -93,19 +93,23 @@ impl Reservation {
             return self.take_beside_own(opening, checks, lead).await;
         };
         // A caller that leaves meanwhile gives back the permits that it has after the answer.
-        let asked = tokio::spawn(self.exchange(opening));
+        let asked = tokio::spawn(self.exchange(opening, lead));
         asked.await.unwrap_or(Moved::Unknown(store, checks))
     }
 
     /// Takes permits at an earlier instant in place of its own, in one step of the store: a window may have no room for both.
-    async fn exchange(mut self, opening: Opening) -> Moved {
+    /// Without a turn before its own slot is near it keeps that one.
+    async fn exchange(mut self, opening: Opening, lead: Duration) -> Moved {
         let indices = rates(&self.checks);
         let checks: Checks = indices.iter().map(|i| self.checks[*i].clone()).collect();
         let parts: Parts = indices.iter().map(|i| self.parts[*i]).collect();
+        let store = self.store.clone();
         let answer = {
-            let _turn = self.store.pauses().turn().await;
+            let _place = store.pauses().count_waiting(&self.checks, self.at);
+            let turn = timeout_at(self.at - lead, store.pauses().turn()).await;
+            let Ok(_turn) = turn else { return Moved::Stays(self) };
             let budget = (self.at - LEAST_GAIN).saturating_duration_since(Instant::now());
-            ask_instead(&self.store, &checks, &parts, budget).await
+            ask_instead(&store, &checks, &parts, budget).await
         };
         match answer {
             Ok(Admission::Granted(earlier)) => {
@@ -133,6 +137,7 @@ impl Reservation {
         lead: Duration,
     ) -> Moved {
         let (indices, store, was) = (rates(&checks), self.store.clone(), self.at);
+        let _place = store.pauses().count_waiting(&self.checks, self.at);
         let asked = async {
             let _turn = store.pauses().turn().await;
             let latest = if opening.is_some() { was - LEAST_GAIN } else { was };

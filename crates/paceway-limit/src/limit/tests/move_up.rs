@@ -8,11 +8,14 @@ use crate::{
 use proptest::{collection::vec, prelude::*};
 use rstest::rstest;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use tokio::time::timeout;
 
 const SECOND: Micros = 1_000_000;
 /// The slots of the tests are 50 ms apart.
 const RATE: i64 = 20;
 const SLOT: Duration = Duration::from_millis(50);
+/// Longer than any of these calls waits.
+const LONGEST: Duration = Duration::from_secs(2);
 
 /// A call with a budget of a minute that counts its moves.
 struct Mover<'a> {
@@ -69,6 +72,46 @@ fn call(
         reservation.spend();
         (caller.promised.expect("a promise"), Instant::now())
     })
+}
+
+/// Takes all turns, as calls do that ask again because a rate has fallen.
+async fn take_all_turns(store: &dyn Store) -> Vec<impl Sized + '_> {
+    let mut turns = Vec::new();
+    while let Ok(turn) = timeout(Duration::from_millis(1), store.pauses().turn()).await {
+        turns.push(turn);
+    }
+    turns
+}
+
+/// A call gets no turn before its slot comes, because many calls ask again. It is made in its own slot.
+#[tokio::test(start_paused = true)]
+async fn a_call_without_a_turn_keeps_its_slot() {
+    let (store, moves) = (Arc::new(MemoryStore::default()), Arc::new(AtomicUsize::new(0)));
+    let shared: Arc<dyn Store> = store.clone();
+    let checks = [check(TokenBucket::new(RATE, SECOND, 1).map(Algorithm::TokenBucket), 1)];
+    let calls: Vec<_> = (0..20).map(|_| call(&shared, checks.clone(), &moves)).collect();
+    let _turns = take_all_turns(&*store).await;
+    calls[5].abort();
+    for call in calls {
+        let served = timeout(LONGEST, call).await.expect("it does not wait for a turn");
+        assert!(served.map_or(true, |(promised, made)| made == promised));
+    }
+}
+
+/// An answer of the upstream says that nothing remains, while a call asks for an earlier slot. It does not keep its own one.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_asks_for_an_earlier_slot_learns_that_nothing_remains() {
+    let (store, moves) = (Arc::new(MemoryStore::default()), Arc::new(AtomicUsize::new(0)));
+    let (shared, start): (Arc<dyn Store>, _) = (store.clone(), Instant::now());
+    let checks = [check(TokenBucket::new(RATE, SECOND, 1).map(Algorithm::TokenBucket), 1)];
+    let mut calls: Vec<_> = (0..3).map(|_| call(&shared, checks.clone(), &moves)).collect();
+    let turns = take_all_turns(&*store).await;
+    calls[1].abort();
+    sleep(Duration::from_millis(10)).await;
+    store.lower(&checks[0], 0, SECOND).get().await.expect("an answer");
+    drop(turns);
+    let (_, made) = calls.remove(2).await.expect("a slot");
+    assert!(made - start >= Duration::from_secs(1), "{:?}", made - start);
 }
 
 /// Among 100 calls that wait, 80 leave: those at the front, or four of each five. The others use the next 20 slots in their

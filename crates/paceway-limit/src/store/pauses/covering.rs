@@ -1,7 +1,7 @@
 //! Whether a pause covers the instant of a grant, so that the call must not be made then: the store granted it before the
 //! pause, or has lost the pause. Asks no store.
 
-use super::{KnownPause, PauseVersion, Pauses, left_until};
+use super::{KnownPause, PauseVersion, Pauses, left_until, waiting::WaitingPlace};
 use crate::{
     algorithm::Micros,
     store::{Check, Pause},
@@ -106,6 +106,11 @@ impl Pauses {
         };
         let recalled = checks.iter().enumerate().filter_map(recalled);
         paused.chain(recalled).chain(held).max_by_key(|covering| covering.until)
+    }
+
+    /// Counts a call among those that wait until `at`, for as long as it keeps the place: while it asks for an earlier instant, say.
+    pub(crate) fn count_waiting(&self, checks: &[Check], at: Instant) -> WaitingPlace<'_> {
+        self.waiting.enter(checks, at)
     }
 
     /// Resolves when a pause is learned that covers the instant `at`, see [`covering`](Self::covering); with `None` when a

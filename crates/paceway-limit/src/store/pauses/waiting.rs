@@ -44,7 +44,7 @@ pub struct WaitingCount {
 
 /// The place of one call, until it is dropped.
 #[derive(Debug)]
-pub(super) struct WaitingPlace<'a> {
+pub(crate) struct WaitingPlace<'a> {
     calls: &'a WaitingCalls,
     keys: SmallVec<[Arc<str>; 2]>,
     at: (Instant, Number),
