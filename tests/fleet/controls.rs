@@ -2,7 +2,8 @@
 //! be found.
 
 use crate::{
-    history::{Micros, Scene, Weather},
+    history::{MS, Micros, Scene, Weather},
+    network::Ask,
     store::Server,
 };
 use paceway::{
@@ -60,10 +61,18 @@ pub(crate) enum Defect {
     EndsAreNotTold,
     /// A pause of a second empties a limiter of a long period.
     PausesEmptyAll,
+    /// The store never receives what remains of the upstream's quota.
+    RemaindersAreForgotten,
+    /// Permits that come back to a limiter which works at a lower rate stay taken.
+    LoweredOnesKeepAll,
+    /// A pause lowers the rate although the gateways do not learn.
+    KeptRatesFall,
+    /// Each permit that comes back takes the store a ms, so that it is late when many do at once.
+    RefundsTakeLong,
 }
 
 impl Defect {
-    pub(crate) const ALL: [Self; 22] = [
+    pub(crate) const ALL: [Self; 26] = [
         Self::LateBeatsAreDropped,
         Self::NobodyElseLives,
         Self::AbsentOnesHaveNoShare,
@@ -86,6 +95,10 @@ impl Defect {
         Self::UnusedComesTwice,
         Self::EndsAreNotTold,
         Self::PausesEmptyAll,
+        Self::RemaindersAreForgotten,
+        Self::LoweredOnesKeepAll,
+        Self::KeptRatesFall,
+        Self::RefundsTakeLong,
     ];
 
     /// The weather of the histories in which this defect shows, so that few histories find it.
@@ -108,6 +121,10 @@ impl Defect {
             | Self::UnusedComesTwice
             | Self::EndsAreNotTold
             | Self::PausesEmptyAll
+            | Self::RemaindersAreForgotten
+            | Self::LoweredOnesKeepAll
+            | Self::KeptRatesFall
+            | Self::RefundsTakeLong
             | Self::StatesEndSoon => Weather::Calm,
             _ => Weather::Rough,
         }
@@ -124,6 +141,10 @@ impl Defect {
             Self::UnusedComesTwice => Scene::Files,
             Self::EndsAreNotTold => Scene::Freed,
             Self::PausesEmptyAll => Scene::Long,
+            Self::RemaindersAreForgotten
+            | Self::LoweredOnesKeepAll
+            | Self::KeptRatesFall
+            | Self::RefundsTakeLong => Scene::Quota,
             _ => Scene::Plain,
         }
     }
@@ -133,6 +154,7 @@ impl Defect {
         match (self, entry) {
             (Self::NothingIsGivenBack, Entry::Refund { .. }) => true,
             (Self::PausesAreForgotten, Entry::Pause { .. }) => true,
+            (Self::RemaindersAreForgotten, Entry::Lower { .. }) => true,
             (Self::ChargesAreForgotten, Entry::Charge { .. }) => true,
             (Self::ChargesAreForgotten, Entry::Reserve { checks, budget, .. }) => {
                 *budget >= MAX_BUDGET && checks.iter().any(|check| !check.enforce)
@@ -195,15 +217,11 @@ pub(crate) fn run(
             server.run(at, &Arc::new(refunds.cloned().collect()));
             server.run(at, entries)
         }
-        Some(Defect::PausesEmptyAll) => {
-            let emptying = |entry: &Entry| match entry.clone() {
-                Entry::Pause { check, pause } => {
-                    let whole = pause.whole.max(check.period);
-                    Entry::Pause { check, pause: Pause { whole, ..pause } }
-                }
-                entry => entry,
-            };
-            server.run(at, &Arc::new(entries.iter().map(emptying).collect()))
+        Some(Defect::PausesEmptyAll | Defect::KeptRatesFall) => {
+            server.run(at, &Arc::new(entries.iter().map(longer_pause).collect()))
+        }
+        Some(Defect::LoweredOnesKeepAll) => {
+            entries.iter().flat_map(|entry| keep_all(server, at, entry)).collect()
         }
         Some(Defect::StatesEndSoon) if at % 7 == 0 => {
             let check = entries[0].checks()[0].clone();
@@ -241,6 +259,23 @@ fn take_first(server: &mut Server, at: Micros, entry: &Entry) -> Vec<Reply> {
     replies
 }
 
+/// The same entry; a pause takes as long as the period of its limiter, so that it concerns its rate.
+fn longer_pause(entry: &Entry) -> Entry {
+    let Entry::Pause { check, pause } = entry.clone() else { return entry.clone() };
+    let whole = pause.span.max(check.period);
+    Entry::Pause { check, pause: Pause { whole, ..pause } }
+}
+
+/// Does without a refund to a limiter that works at a lower rate.
+fn keep_all(server: &mut Server, at: Micros, entry: &Entry) -> Vec<Reply> {
+    match entry {
+        Entry::Refund { check, .. } if server.level(at, check).rate > 0 => {
+            vec![Reply::Done(false)]
+        }
+        _ => server.run(at, &Arc::new(vec![entry.clone()])),
+    }
+}
+
 /// The same request, whose states have the name of its first limiter. Refunds do not find them.
 fn beside_the_first(entry: &Entry) -> Entry {
     let Entry::Reserve { checks, budget, ticket } = entry else { return entry.clone() };
@@ -248,6 +283,17 @@ fn beside_the_first(entry: &Entry) -> Entry {
     let beside =
         |check: &Check| Check { key: format!("{first}{}", check.key).into(), ..check.clone() };
     Entry::Reserve { checks: checks.iter().map(beside).collect(), budget: *budget, ticket: *ticket }
+}
+
+/// How long the store takes for a call, µs.
+pub(crate) fn takes(defect: Option<Defect>, ask: &Ask) -> Micros {
+    match ask {
+        Ask::Run(entries) if defect == Some(Defect::RefundsTakeLong) => {
+            let is_refund = |entry: &&Entry| matches!(entry, Entry::Refund { .. });
+            entries.iter().filter(is_refund).count() as Micros * MS
+        }
+        _ => 0,
+    }
 }
 
 /// Changes a heartbeat on its way to the store, if the defect is about that.

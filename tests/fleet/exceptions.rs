@@ -19,8 +19,8 @@ use paceway::{
 const SLACK: Micros = 100 * MS;
 /// A task whose limiters have a smaller margin may still be this late.
 const LEAST_SLACK: Micros = 5 * MS;
-/// All gateways know of a pause within this time.
-const KNOWN: Micros = 100 * MS;
+/// All gateways know of a pause, or of what remains of a quota, within this time.
+pub(crate) const KNOWN: Micros = 100 * MS;
 const NEVER: Micros = Micros::MAX / 2;
 /// The error of timers, which count in ms, on both sides of a wait.
 const TIMERS: Micros = 2 * MS;
@@ -53,8 +53,15 @@ pub(crate) fn lateness(history: &History, seen: &Seen, at: Micros, source: Sourc
     };
     // A call that asks for an earlier slot shortly before its own has the one or the other, as the answer says.
     let gives_back = |it: &Route| it.leave > 0 || *it.uses.start() < it.cost;
-    let is_calm = history.weather == Weather::Calm && history.throttles.is_empty();
-    let has_openings = !is_calm || history.routes.iter().any(gives_back);
+    let is_refused = history.quota.is_some() || !history.throttles.is_empty();
+    let is_calm = history.weather == Weather::Calm && !is_refused;
+    // A request without a concurrency permit gives back those of its rates.
+    let has_both_kinds = |it: &Route| {
+        let is_lease = |it: &usize| history.limiters[*it].rule.lease().is_some();
+        it.limiters.iter().any(is_lease) && !it.limiters.iter().all(is_lease)
+    };
+    let has_openings =
+        !is_calm || history.routes.iter().any(|it| gives_back(it) || has_both_kinds(it));
     let moves = match (has_openings, has_no_answer) {
         (false, _) => 0,
         (true, false) => 4 * way,
@@ -104,6 +111,12 @@ pub(crate) fn end_differs(history: &History) -> Micros {
         true => ahead.sum::<Micros>().max(KNOWN),
         false => 0,
     }
+}
+
+/// How many permits are used although `permits` remain: those that are granted from then on, and those of the requests that wait
+/// already. A gateway lets these keep their slots as long as they are not more than remain.
+pub(crate) fn known_remainder(history: &History, permits: i64) -> i64 {
+    permits * (1 + history.gateways.len() as i64)
 }
 
 /// For how long within a span a route is paused, with the time in which its first call after a pause comes.

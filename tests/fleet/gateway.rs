@@ -5,7 +5,7 @@ use crate::{
     controls::{Defect, TIMEOUT},
     history::{History, MS, Micros, Route},
     network::Network,
-    upstream::{End, SeenRefusal, Upstream},
+    upstream::{End, Left, SeenRefusal, SeenReport, Upstream},
 };
 use paceway::{
     algorithm::{Grant, concurrency::Ticket, reserve::Part},
@@ -158,6 +158,13 @@ pub(crate) fn checks(history: &History, route: &Route, key: i64) -> Checks {
     route.limiters.iter().map(|limiter| history.check(route, *limiter, key)).collect()
 }
 
+/// Tells the store what remains of the upstream's quota. No request waits for that.
+fn lower(store: &Arc<dyn Store>, check: &Check, left: Left, now: Micros) {
+    let lowered = store.lower(check, left.permits, left.until - now);
+    // Without an answer the next one says what remains.
+    tokio::spawn(async move { drop(lowered.get().await) });
+}
+
 // === impl Request ===
 
 impl Request {
@@ -184,13 +191,19 @@ impl Request {
                 reservation.spend();
                 let sent = network.now();
                 told.sent(sent, granted, &reservation);
-                let refused = history.refused_until(self.route, sent);
+                let said = upstream.answer(&history, &self, sent);
+                let refused = said.refused_until;
                 // A refusal is quick.
                 let hold = refused.map_or(route.hold, |_| route.hold.min(10 * MS));
                 sleep(limit::duration(hold)).await;
                 network.awake(self.gateway).await;
                 let now = network.now();
                 told.end(now, End::Done);
+                if let Some(left) = said.left.filter(|left| left.until > now) {
+                    let left = upstream.report(&history, &self, sent, left);
+                    upstream.reports.lock().push(SeenReport { at: now, left });
+                    checks.iter().for_each(|check| lower(&store, check, left, now));
+                }
                 let used = route.used(self.number);
                 for check in (0..checks.len()).filter(|_| refused.is_none()) {
                     if let Some(settlement) = reservation.settlement(check) {
@@ -202,7 +215,9 @@ impl Request {
                     let (gateway, route, key) = (self.gateway, self.route, self.key);
                     let refusal = SeenRefusal { gateway, route, key, at: now, until };
                     upstream.refusals.lock().push(refusal);
-                    let pause = Pause::of(limit::duration(until - now), 429);
+                    let learns = history.quota.is_none_or(|quota| quota.learns);
+                    let pause = if learns { Pause::for_micros } else { Pause::keeping_rate };
+                    let pause = pause(until - now, 429).since_sent(limit::duration(now - sent));
                     // Its error says that the store does not know of the pause yet.
                     drop(store.pause(&checks, pause).get().await);
                 }

@@ -1,6 +1,8 @@
 //! The laws that hold for every history, judged by the calls that the upstream and the callers saw. Each exception from
 //! a law is a function in `exceptions.rs`, with its formula and its reason.
 
+mod quota;
+
 use crate::{
     exceptions::{
         clocks_differ, end_differs, excess, freed_within, known_after, known_cost, lateness,
@@ -39,7 +41,9 @@ pub(crate) fn judge(history: &History, record: &Record) -> Verdict {
     others_get_unused_permits(history, record)?;
     debts_are_paid(history, record)?;
     the_end_of_a_pause_wakes(history, record)?;
+    quota::is_kept_and_used(history, record)?;
     for seen in &record.seen {
+        the_store_decides(history, seen)?;
         nobody_waits_in_vain(history, seen)?;
         never_early_nor_late(history, seen)?;
     }
@@ -278,6 +282,15 @@ fn the_end_of_a_pause_wakes(history: &History, record: &Record) -> Verdict {
         }
     }
     Ok(())
+}
+
+/// A store that answers in time decides every call, however many requests wait, leave or ask again.
+fn the_store_decides(history: &History, seen: &Seen) -> Verdict {
+    let is_decided = seen.sent.is_none_or(|(_, source)| source == Source::Shared);
+    if history.weather != Weather::Calm || is_decided {
+        return Ok(());
+    }
+    broken("the store decides", seen.to_string())
 }
 
 /// A call arrives at the instant that was granted, or later by the way of the answer and the effects of its gateway's

@@ -21,7 +21,7 @@ mod store;
 mod upstream;
 
 use controls::Defect;
-use history::History;
+use history::{History, Scene, Weather};
 use laws::{Broken, judge};
 use std::{
     env,
@@ -103,6 +103,16 @@ fn told(history: &History, store: bool) -> String {
     format!("{history}{}", lines.join("\n"))
 }
 
+/// Draws the history of a seed, in the scene that the variable `FLEET_SCENE` names if it is set.
+fn draw(seed: u64) -> History {
+    let name = env::var("FLEET_SCENE").ok();
+    let is_named = |scene: &Scene| name.as_ref().is_some_and(|name| format!("{scene:?}") == *name);
+    match Scene::ALL.into_iter().find(is_named) {
+        Some(scene) => History::draw_in(scene.weather(Weather::of(seed)), scene, seed),
+        None => History::draw(seed),
+    }
+}
+
 #[test]
 fn every_law_holds_over_every_history() {
     let (seed, histories) = (number("FLEET_SEED"), number("FLEET_HISTORIES"));
@@ -110,9 +120,9 @@ fn every_law_holds_over_every_history() {
     let seeds = from..from + histories.unwrap_or(HISTORIES);
     let seeds = seed.map_or(seeds, |seed| seed..seed + 1);
     if let Some(seed) = seed {
-        eprintln!("{}", told(&History::draw(seed), true));
+        eprintln!("{}", told(&draw(seed), true));
     }
-    if let Some(found) = search(seeds, History::draw, None) {
+    if let Some(found) = search(seeds, draw, None) {
         let seed = found.0.seed;
         let (history, broken) = shrunk(found);
         panic!(
@@ -132,10 +142,14 @@ fn every_law_holds_over_every_history() {
 /// of a microsecond late. In 8492 waiters of a queue handed their turns around without an end. In 16805 a gateway was
 /// killed 1.47 s before a restart of the store, so it was missed for 10 s after that: the end of a history waits for it. In
 /// 93233 the clock was set back after a loss, and every decision forgot the grants of those before it. In 62558 a gateway that
-/// started during a restart of the store reached it 6 s early: a defect of the network here.
+/// started during a restart of the store reached it 6 s early: a defect of the network here. In 8046 and 16107 some hundred waiting
+/// requests asked again because a rate had fallen, and their refunds took the time in which others wait for an answer.
 #[test]
 fn every_history_that_was_found_keeps_the_laws() {
-    for seed in [1639, 7199, 7248, 8492, 16_805, 33_659, 54_646, 56_813, 62_558, 77_189, 93_233] {
+    for seed in [
+        1639, 7199, 7248, 8046, 8492, 16_107, 16_805, 33_659, 54_646, 56_813, 62_558, 77_189,
+        93_233,
+    ] {
         if let Some((history, broken)) = try_one(History::draw(seed), None) {
             panic!("{history}\n{} is broken: {}", broken.law, broken.how);
         }

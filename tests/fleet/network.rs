@@ -10,10 +10,11 @@ use crate::{
 };
 use fastrand::Rng;
 use paceway::{
+    algorithm::gate::Remainder,
     limit::{self, Reservation},
     store::{
-        Backend, Beat, BoxFuture, Entry, Heartbeat, Opening, Pauses, Reply, Source, StoreError,
-        calls::Calls,
+        Backend, Beat, BoxFuture, Check, Entry, Heartbeat, Opening, Pauses, Reply, Source,
+        StoreError, calls::Calls,
     },
 };
 use parking_lot::Mutex;
@@ -59,6 +60,10 @@ pub(crate) struct World {
     pauses: Vec<Option<Arc<Pauses>>>,
     /// The number of losses of states that each gateway knows of.
     known_losses: Vec<usize>,
+    /// A limiter has worked at a lower rate.
+    pub(crate) lowered: bool,
+    /// The ends of the counts of permits, by the keys of their states.
+    counts: BTreeMap<Arc<str>, Micros>,
     /// The calls that the store has executed.
     pub(crate) executed: Vec<(Micros, usize, Ask, Said)>,
 }
@@ -125,8 +130,10 @@ enum Event {
 /// A message that the store publishes.
 #[derive(Debug, Clone, Copy)]
 enum News {
-    /// A limiter is paused for so many µs.
-    Paused(Micros),
+    /// A limiter is paused for so many µs, and perhaps works at a lower rate from then on.
+    Paused { left: Micros, falls: bool },
+    /// A count of the permits of a limiter has begun, which ends in so many µs.
+    Counted(Micros),
     /// A slot that comes in so many µs has become free.
     Opened(Micros),
     /// An operator has reset a limiter.
@@ -159,6 +166,8 @@ impl Network {
             known_losses: vec![0; gateways],
             numbers: 0,
             defect,
+            lowered: false,
+            counts: BTreeMap::new(),
             executed: Vec::new(),
         };
         Self { world: Arc::new(Mutex::new(world)), changed: Arc::default(), begun: Instant::now() }

@@ -5,7 +5,7 @@ use crate::{
     gateway::{Process, Request, checks},
     history::{Fault, History, MS, Micros, Route, SECOND, UpstreamThrottle, What},
     network::Network,
-    upstream::{Seen, SeenRefusal, Upstream},
+    upstream::{Seen, SeenRefusal, SeenReport, Upstream},
 };
 use fastrand::Rng;
 use paceway::{
@@ -27,10 +27,13 @@ const NONCE: usize = 16;
 pub(crate) struct Record {
     pub(crate) seen: Vec<Seen>,
     pub(crate) refusals: Vec<SeenRefusal>,
+    pub(crate) reports: Vec<SeenReport>,
     /// The lost messages of each gateway.
     pub(crate) lost: Vec<i64>,
     /// The largest number of gateways that the store has counted.
     pub(crate) counted: i64,
+    /// A limiter has worked at a lower rate.
+    pub(crate) lowered: bool,
     /// Descriptions of wrong states after the end.
     pub(crate) left_over: Vec<String>,
     /// The calls that the store executed, as lines, with their instants.
@@ -98,8 +101,13 @@ impl Fleet {
             false => Vec::new(),
         };
         let refusals = self.upstream.refusals.lock().clone();
-        let counted = self.network.world.lock().server.counted;
-        Record { seen, refusals, lost: self.network.lost(), counted, left_over, store }
+        let reports = self.upstream.reports.lock().clone();
+        let (counted, lowered) = {
+            let world = self.network.world.lock();
+            (world.server.counted, world.lowered)
+        };
+        let lost = self.network.lost();
+        Record { seen, refusals, reports, lost, counted, lowered, left_over, store }
     }
 
     fn executed(&self) -> Vec<(Micros, String)> {

@@ -3,9 +3,11 @@
 
 use crate::history::Micros;
 use paceway::{
+    algorithm::Level,
     limit::micros,
     store::{
-        ABSENT, Beat, Check, Entry, GONE, Heartbeat, Reply, calls::Calls, memory::MemoryStore,
+        ABSENT, Beat, Check, Entry, GONE, Heartbeat, Pause, Reply, calls::Calls,
+        memory::MemoryStore,
     },
 };
 use std::{collections::BTreeMap, sync::Arc};
@@ -72,12 +74,20 @@ impl Server {
         self.memory.run_at(now, entries)
     }
 
-    /// The time until the limiter of `check` has a free permit, µs.
-    pub(crate) fn next(&self, at: Micros, check: &Check) -> Micros {
+    /// The level of the limiter of `check`.
+    pub(crate) fn level(&self, at: Micros, check: &Check) -> Level {
         match self.memory.run_at(self.now(at), &[Entry::Look { check: check.clone() }])[..] {
-            [Reply::Level(level)] => level.next,
-            _ => 0,
+            [Reply::Level(level)] => level,
+            _ => Level::default(),
         }
+    }
+
+    /// Whether a pause would lower the rate of the limiter of `check`: that of a call which was sent before the present working
+    /// rate does not.
+    pub(crate) fn falls(&self, at: Micros, check: &Check, pause: Pause) -> bool {
+        let before = self.level(at, check);
+        let is_new = before.rate == 0 || pause.ago <= before.since;
+        !check.is_lease() && pause.unit(check) > 0 && is_new
     }
 
     /// Answers a heartbeat as `presence.lua` does: with the number of gateways and of absent ones. `open` says which gateways

@@ -2,20 +2,45 @@
 
 use crate::{
     gateway::Request,
-    history::{MS, Micros},
+    history::{History, MS, Micros},
 };
 use paceway::{
     limit::Reservation,
     store::{Source, StoreError},
 };
 use parking_lot::Mutex;
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 /// All requests of a history.
 #[derive(Debug, Default)]
 pub(crate) struct Upstream {
     pub(crate) seen: Mutex<Vec<Seen>>,
     pub(crate) refusals: Mutex<Vec<SeenRefusal>>,
+    pub(crate) reports: Mutex<Vec<SeenReport>>,
+    /// The permits that were used of its own quota, by the numbers of its windows.
+    used: Mutex<BTreeMap<i64, i64>>,
+}
+
+/// The headers of an answer that concern quotas.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Said {
+    /// The answer refuses the call; the end of the pause that it asks for.
+    pub(crate) refused_until: Option<Micros>,
+    pub(crate) left: Option<Left>,
+}
+
+/// The rest of the upstream's quota, until an instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Left {
+    pub(crate) permits: i64,
+    pub(crate) until: Micros,
+}
+
+/// The rest of the upstream's quota, as a gateway tells it to the store, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SeenReport {
+    pub(crate) at: Micros,
+    pub(crate) left: Left,
 }
 
 /// An answer of the upstream that refuses a call, when its gateway receives it.
@@ -88,6 +113,42 @@ impl Upstream {
         });
         let begun = (tokio::time::Instant::now(), now);
         Teller { upstream: self.clone(), index: seen.len() - 1, is_over: false, begun }
+    }
+}
+
+// === impl Upstream ===
+
+impl Upstream {
+    /// Answers the call of a request that arrives at `at`.
+    pub(crate) fn answer(&self, history: &History, request: &Request, at: Micros) -> Said {
+        let Some(quota) = &history.quota else {
+            let refused_until = history.refused_until(request.route, at);
+            return Said { refused_until, left: None };
+        };
+        let mut used = self.used.lock();
+        let used = used.entry(quota.window(at)).or_default();
+        let uses = history.routes[request.route].used(request.number);
+        if *used + uses > quota.count {
+            return Said { refused_until: Some(quota.refuses_until(at)), left: None };
+        }
+        *used += uses;
+        let left = Left { permits: quota.count - *used, until: quota.end(at) };
+        Said { refused_until: None, left: Some(left).filter(|_| quota.reports) }
+    }
+
+    /// The rest of the quota as a gateway tells it: less the calls that it has sent since the one whose answer says so.
+    pub(crate) fn report(
+        &self,
+        history: &History,
+        request: &Request,
+        sent: Micros,
+        left: Left,
+    ) -> Left {
+        let seen = self.seen.lock();
+        let is_later =
+            |it: &&Seen| it.gateway == request.gateway && it.sent.is_some_and(|(at, _)| at > sent);
+        let later = seen.iter().filter(is_later).map(|it| history.routes[it.route].cost);
+        Left { permits: (left.permits - later.sum::<i64>()).max(0), ..left }
     }
 }
 

@@ -2,8 +2,8 @@
 //! the same history.
 
 use super::{
-    Fault, Gateway, History, Limiter, MS, Micros, Route, SECOND, UpstreamThrottle, Weather, What,
-    choice,
+    Fault, Gateway, History, Limiter, MS, Micros, Quota, Route, SECOND, UpstreamThrottle, Weather,
+    What, choice,
 };
 use fastrand::Rng;
 
@@ -27,12 +27,14 @@ pub(crate) enum Scene {
     Freed,
     /// A limiter of a long period beside a short one, and a pause that is much shorter than that period.
     Long,
+    /// The upstream has a lower quota than the limiter, while requests wait and leave, and calls use less than they reserve.
+    Quota,
 }
 
 // === impl Scene ===
 
 impl Scene {
-    const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::IdleLoop,
         Self::BusyLoop,
         Self::Lists,
@@ -41,6 +43,7 @@ impl Scene {
         Self::Files,
         Self::Freed,
         Self::Long,
+        Self::Quota,
     ];
 
     pub(super) fn of(seed: u64) -> Self {
@@ -57,7 +60,7 @@ impl Scene {
     }
 
     /// The weather of a history that would have had another one.
-    pub(super) fn weather(self, other: Weather) -> Weather {
+    pub(crate) fn weather(self, other: Weather) -> Weather {
         if matches!(self, Self::Plain | Self::Lists) { other } else { Weather::Calm }
     }
 }
@@ -74,6 +77,7 @@ pub(super) fn arrange(history: &mut History) {
         Scene::Files => configure_each(history, &mut rng),
         Scene::Freed => end_a_pause(history, &mut rng),
         Scene::Long => pause_a_long_period(history, &mut rng),
+        Scene::Quota => have_a_quota(history, &mut rng),
     }
 }
 
@@ -241,4 +245,25 @@ fn pause_a_long_period(history: &mut History, rng: &mut Rng) {
     let at = rng.i64(SECOND..2 * SECOND);
     let until = at + *choice(rng, &[150, 600, 1500]) * MS;
     history.throttles = vec![UpstreamThrottle { route: 0, at, until, ended: None }];
+}
+
+fn have_a_quota(history: &mut History, rng: &mut Rng) {
+    let mut limiter = draw_rate(rng);
+    if history.has_blocks {
+        limiter.quicken();
+    }
+    let cost = *choice(rng, &[1, 1, 2, 4]);
+    history.gateways.iter_mut().for_each(|it| it.start = it.start.min(20 * MS));
+    history.load = 10 * SECOND;
+    history.throttles.clear();
+    history.routes = vec![Route {
+        cost,
+        uses: 1..=cost,
+        budget: *choice(rng, &[limiter.period, 2 * SECOND, 5 * SECOND]),
+        every: limiter.spacing(0) * cost * 2 / 3,
+        leave: *choice(rng, &[0, 20, 40]),
+        ..saturated(&limiter, vec![0])
+    }];
+    history.quota = Some(Quota::draw(rng, limiter.period / limiter.spacing(0), limiter.period));
+    history.limiters = vec![limiter];
 }

@@ -3,6 +3,9 @@
 use super::{History, MS, Micros, SECOND, choice};
 use fastrand::Rng;
 
+/// By this time a refusal of a call has reached the store.
+const ANSWERED: Micros = 50 * MS;
+
 /// The upstream refuses the calls of a route, because other programs have used its quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UpstreamThrottle {
@@ -34,7 +37,9 @@ impl History {
 
     /// The end of the refusals, as the answer to a call says that the upstream receives at `at`.
     pub(crate) fn refused_until(&self, route: usize, at: Micros) -> Option<Micros> {
-        let refuses = |it: &&UpstreamThrottle| it.route == route && (it.at..it.end()).contains(&at);
+        // The answers to the last refused calls come before the operator ends the pause.
+        let last = |it: &UpstreamThrottle| it.ended.map_or(it.until, |ended| ended - ANSWERED);
+        let refuses = |it: &&UpstreamThrottle| it.route == route && (it.at..last(it)).contains(&at);
         self.throttles.iter().filter(refuses).map(|it| it.until).max()
     }
 }

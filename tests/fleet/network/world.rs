@@ -92,7 +92,9 @@ impl World {
                     && let Some(pauses) = &self.pauses[gateway]
                 {
                     match news {
-                        News::Paused(left) => pauses.learn(&key, left, 429),
+                        News::Paused { left, falls: true } => pauses.learn_fall(&key, left, 429),
+                        News::Paused { left, .. } => pauses.learn(&key, left, 429),
+                        News::Counted(span) => pauses.learn_count(&key, span),
                         News::Freed => pauses.end(&key),
                         News::Opened(left) => {
                             let opening = Opening::new(Instant::now() + limit::duration(left));
@@ -110,6 +112,7 @@ impl World {
             return;
         }
         let gateway = self.links[message.line].gateway;
+        let falls = self.falls(at, &message.ask);
         let said = match &message.ask {
             Ask::Run(entries) => {
                 Said::Replies(controls::run(self.defect, &mut self.server, gateway, at, entries))
@@ -125,11 +128,12 @@ impl World {
                 Said::Left
             }
         };
-        self.publish(at, &message.ask, &said);
+        self.publish(at, &message.ask, &said, &falls);
         self.executed.push((at, gateway, message.ask.clone(), said.clone()));
+        let takes = controls::takes(self.defect, &message.ask);
         let line = &mut self.links[message.line];
         if line.number == message.number
-            && let Some(arrives) = line.travels(at, 1)
+            && let Some(arrives) = line.travels(at + takes, 1)
         {
             self.push(arrives, message.line, Event::Answered(message, said, at));
         }
@@ -141,16 +145,42 @@ impl World {
             || self.links.iter().any(|line| line.gateway == gateway && line.up <= at)
     }
 
+    /// For each entry of a call that the store is about to execute, whether it lowers a rate.
+    fn falls(&self, at: Micros, ask: &Ask) -> Vec<bool> {
+        let Ask::Run(entries) = ask else { return Vec::new() };
+        let falls = |entry: &Entry| match entry {
+            Entry::Pause { check, pause } => self.server.falls(at, check, *pause),
+            _ => false,
+        };
+        entries.iter().map(falls).collect()
+    }
+
+    /// Whether a count of permits begins: there is none, or more are promised than remain.
+    fn begins(&mut self, at: Micros, check: &Check, told: Remainder) -> bool {
+        let ends = self.counts.entry(check.key.clone()).or_default();
+        let is_new = *ends <= at;
+        if is_new {
+            *ends = at + told.span;
+        }
+        is_new || told.waiting > told.permits
+    }
+
     /// Tells each gateway of the pauses that a call has begun, and of the slots that have become free.
-    fn publish(&mut self, at: Micros, ask: &Ask, said: &Said) {
+    fn publish(&mut self, at: Micros, ask: &Ask, said: &Said, falls: &[bool]) {
         let (Ask::Run(entries), Said::Replies(replies)) = (ask, said) else { return };
-        for (entry, reply) in entries.iter().zip(replies) {
+        for ((entry, reply), falls) in entries.iter().zip(replies).zip(falls) {
+            self.lowered |= matches!(reply, Reply::Level(level) if level.rate > 0);
             let (check, news) = match (entry, reply) {
                 (Entry::Pause { check, .. }, Reply::Level(level)) => {
-                    (check, News::Paused(level.paused))
+                    (check, News::Paused { left: level.paused, falls: *falls })
+                }
+                (Entry::Lower { check, told }, Reply::Level(_))
+                    if self.begins(at, check, *told) =>
+                {
+                    (check, News::Counted(told.span))
                 }
                 (Entry::Refund { check, .. }, Reply::Done(true)) => {
-                    (check, News::Opened(self.server.next(at, check)))
+                    (check, News::Opened(self.server.level(at, check).next))
                 }
                 (Entry::Forget { check }, _) if self.defect != Some(Defect::EndsAreNotTold) => {
                     (check, News::Freed)
