@@ -133,7 +133,7 @@ enum News {
     /// A limiter is paused for so many µs, and perhaps works at a lower rate from then on.
     Paused { left: Micros, falls: bool },
     /// A count of the permits of a limiter has begun, which ends in so many µs.
-    Counted(Micros),
+    Counted(i64, Micros),
     /// A slot that comes in so many µs has become free.
     Opened(Micros),
     /// An operator has reset a limiter.

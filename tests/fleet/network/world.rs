@@ -94,7 +94,7 @@ impl World {
                     match news {
                         News::Paused { left, falls: true } => pauses.learn_fall(&key, left, 429),
                         News::Paused { left, .. } => pauses.learn(&key, left, 429),
-                        News::Counted(span) => pauses.learn_count(&key, span),
+                        News::Counted(most, span) => pauses.learn_count(&key, most, span),
                         News::Freed => pauses.end(&key),
                         News::Opened(left) => {
                             let opening = Opening::new(Instant::now() + limit::duration(left));
@@ -155,14 +155,14 @@ impl World {
         entries.iter().map(falls).collect()
     }
 
-    /// Whether a count of permits begins: there is none, or more are promised than remain.
-    fn begins(&mut self, at: Micros, check: &Check, told: Remainder) -> bool {
+    /// The most permits for which the requests of a gateway wait on when an answer says what remains.
+    fn begin(&mut self, at: Micros, check: &Check, told: Remainder, is_working: bool) -> i64 {
         let ends = self.counts.entry(check.key.clone()).or_default();
         let is_new = *ends <= at;
         if is_new {
             *ends = at + told.span;
         }
-        is_new || told.waiting > told.permits
+        if is_new && !is_working { 0 } else { told.permits }
     }
 
     /// Tells each gateway of the pauses that a call has begun, and of the slots that have become free.
@@ -174,10 +174,9 @@ impl World {
                 (Entry::Pause { check, .. }, Reply::Level(level)) => {
                     (check, News::Paused { left: level.paused, falls: *falls })
                 }
-                (Entry::Lower { check, told }, Reply::Level(_))
-                    if self.begins(at, check, *told) =>
-                {
-                    (check, News::Counted(told.span))
+                (Entry::Lower { check, told }, Reply::Level(level)) => {
+                    let most = self.begin(at, check, *told, level.rate > 0);
+                    (check, News::Counted(most, told.span))
                 }
                 (Entry::Refund { check, .. }, Reply::Done(true)) => {
                     (check, News::Opened(self.server.level(at, check).next))

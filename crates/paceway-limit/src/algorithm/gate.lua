@@ -182,7 +182,7 @@ end
 
 -- Tells all gateways that a limiter is paused for `left` µs, or that its next slot is `free` then. A refused PUBLISH must not end the
 -- script after other keys were written: the gateways learn it from the next decision. A status with `-` says that the rate has
--- fallen, so that all requests that wait ask again; `=` says that those that wait for slots within `left` µs do.
+-- fallen, so that all requests that wait ask again; `=` and a number that those do that wait for more permits within `left` µs.
 function M.publish(key, left, status)
   redis.pcall('PUBLISH', 'paceway:call:pauses' .. call.database, format('%s %.0f %s', key, left, status))
 end
@@ -253,16 +253,17 @@ end
 -- permits in that time, if not 0, needs no count.
 function M.remain(state, left, waiting, next, span)
   local algorithm, is_open, now = state.algorithm, state.open, call.now
-  local old, reset, recalls = is_open.gate, now + span, true
+  local old, reset, recalls = is_open.gate, now + span, left
   if old and now < old.reset then
-    recalls = waiting > left
-    if not recalls and left >= old.left then return end
-    reset = recalls and old.reset + 1 or old.reset
+    if waiting <= left and left >= old.left then return end
+    reset = waiting > left and old.reset + 1 or old.reset
   elseif next > 0 and algorithm.earliest(is_open, 0, next) >= span then
     return
+  else
+    recalls = old and M.is_flowing(old) and left or 0
   end
   is_open.gate, state.has_new_gate = open_by(algorithm, changed(old, { left = left, reset = reset }), is_open.rule), true
-  if is_open.gate and recalls then M.publish(state.key, reset - now, '=') end
+  if is_open.gate then M.publish(state.key, reset - now, '=' .. common.plain(recalls)) end
 end
 
 return M

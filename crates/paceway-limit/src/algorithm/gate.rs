@@ -105,8 +105,9 @@ pub struct Remainder {
 pub struct GateChange {
     /// The gate.
     pub gate: Gate,
-    /// The working rate has fallen, or a new count has begun, so that the requests that wait ask again.
-    pub recalls: bool,
+    /// The working rate has fallen, or a count has begun: the requests of a gateway that wait ask again if they wait for more
+    /// permits than this.
+    pub recalls: Option<i64>,
 }
 
 /// A gate while it is worked on, with the rule of its limiter.
@@ -146,7 +147,7 @@ impl Gate {
         let until = gate.until.max(new.until);
         let status = if new.until > gate.until { status } else { gate.status };
         if unit == 0 {
-            return GateChange { gate: Self { until, status, ..gate }, recalls: false };
+            return GateChange { gate: Self { until, status, ..gate }, recalls: None };
         }
         let curve = old.and_then(|old| old.curve);
         let sent = now - ago;
@@ -158,7 +159,7 @@ impl Gate {
                 let covered = (curve.permits(until - gate.from) * PART as f64).floor() as i64;
                 (later.from, later.spent) = (until, (gate.spent - covered).max(0));
             }
-            return GateChange { gate: later, recalls: false };
+            return GateChange { gate: later, recalls: None };
         }
         let written = Curve::written(rule);
         let (mut knee, mut early) = (written, 0);
@@ -173,7 +174,7 @@ impl Gate {
         let [knee, written] = [knee, written].map(Curve::stored);
         let gate =
             Self { until, from: until, spent: 0, knee, written, unit, early, status, ..gate };
-        GateChange { gate, recalls: true }
+        GateChange { gate, recalls: Some(0) }
     }
 
     /// The knee after the refusal of a call that was sent at this time of the curve.
@@ -191,9 +192,9 @@ impl Gate {
 
     /// The gate of a limiter after an answer at `now` that says what remains; `None` if that is no news.
     ///
-    /// A count begins with the requests that wait: they ask again, so that they are counted. It only gets smaller, unless more
-    /// permits are promised than remain. Then a new one begins, which ends 1 µs later: what was taken from the count before
-    /// does not come back to it.
+    /// A count begins with the requests that wait: they ask again, so that they are counted. At a working rate they do so only if
+    /// more permits are promised than remain: each time they come later, since no one moves up. A count only gets smaller, unless
+    /// that is so again. Then a new one begins, which ends 1 µs later: permits of the count before do not come back to it.
     pub fn remaining(
         old: Option<&OpenGate>,
         open: &Open,
@@ -202,18 +203,20 @@ impl Gate {
     ) -> Option<GateChange> {
         let gate = old.map_or_else(Self::default, OpenGate::gate);
         let (left, span) = (told.permits.max(0), told.span.clamp(0, MAX_PAUSE));
-        let mut change = GateChange { gate: Self { left, ..gate }, recalls: true };
+        let is_short = told.waiting > left;
+        let mut change = GateChange { gate: Self { left, ..gate }, recalls: Some(left) };
         if now >= gate.reset {
             let next = told.next(open.facts().capacity);
             if next > 0 && open.earliest(0, next).0 >= span {
                 return None;
             }
             change.gate.reset = now + span;
-        } else if told.waiting > left {
+            if !old.is_some_and(OpenGate::is_flowing) {
+                change.recalls = Some(0);
+            }
+        } else if is_short {
             change.gate.reset += 1;
-        } else if left < gate.left {
-            change.recalls = false;
-        } else {
+        } else if left >= gate.left {
             return None;
         }
         Some(change)

@@ -256,11 +256,11 @@ impl Pauses {
         self.waiting.wake(key, Instant::now() + LONGEST);
     }
 
-    /// Records that a count of permits has begun for `key` which ends in `span` µs. Calls that wait for slots within that time
-    /// ask again.
-    pub fn learn_count(&self, key: &str, span: Micros) {
+    /// Records that a count of permits has begun for `key` which ends in `span` µs. If calls wait for more than `most` permits
+    /// within that time, they ask again.
+    pub fn learn_count(&self, key: &str, most: i64, span: Micros) {
         self.drop_permits(Some(key));
-        if self.permits_awaited(key, span) > 0 {
+        if self.permits_awaited(key, span) > most {
             self.recall(key);
         }
     }

@@ -44,7 +44,7 @@ impl Limiter {
         let refusal = Refusal { span, status: 429, unit, ago };
         let after = Gate::refused(old.as_ref(), now, refusal, &self.rule);
         self.gate = Some(after.gate);
-        after.recalls
+        after.recalls.is_some()
     }
 
     fn pause(&mut self, now: Micros, span: Micros) {

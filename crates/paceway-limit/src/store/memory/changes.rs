@@ -128,7 +128,7 @@ impl MemoryStore {
 
     /// Lowers the level of a limiter, and returns it.
     pub(super) fn lower_at(&self, now: Micros, check: &Check, told: Remainder) -> Level {
-        let (mut level, mut recalls) = (Level::default(), false);
+        let (mut level, mut recalls) = (Level::default(), None);
         self.change(now, check, |opened| {
             let mut has_changed = false;
             match check.algorithm.as_rate().filter(|_| told.span > 0) {
@@ -148,8 +148,8 @@ impl MemoryStore {
             level = opened.level();
             has_changed
         });
-        if recalls {
-            self.shared.pauses.learn_count(&check.key, told.span);
+        if let Some(most) = recalls {
+            self.shared.pauses.learn_count(&check.key, most, told.span);
         }
         level
     }
