@@ -11,8 +11,11 @@ use crate::{algorithm::fair::Place, store::Entry};
 use std::{collections::VecDeque, mem};
 use tokio::time::Instant;
 
-/// The number of releases that come before the callers of a call.
+/// The number of releases that come before the callers of a call; and if more than [`MANY`] wait. Otherwise requests that all give
+/// permits back fill the queue: each call would serve three of them for one release.
 const FIRST: usize = BATCH / 4;
+const FIRST_OF_MANY: usize = BATCH - FIRST;
+const MANY: usize = 16 * BATCH;
 
 /// The entries of one queue that wait for a call.
 #[derive(Debug, Default)]
@@ -40,7 +43,8 @@ impl EntryQueue {
 
     /// Takes the next entry of a call that has `taken` entries so far.
     pub(super) fn next(&mut self, taken: usize) -> Option<QueuedEntry> {
-        if taken < FIRST
+        let first = if self.others.len() > MANY { FIRST_OF_MANY } else { FIRST };
+        if taken < first
             && let Some(queued) = self.next_other()
         {
             return Some(queued);

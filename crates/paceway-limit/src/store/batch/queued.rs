@@ -10,6 +10,10 @@ pub(super) const QUEUE: usize = 65_536;
 
 /// A message to the driver of a queue.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all messages are entries, which a box would slow"
+)]
 pub(super) enum Message {
     /// An entry, which waits for a call.
     Entry(QueuedEntry),
