@@ -193,7 +193,7 @@ impl Gate {
     /// The gate of a limiter after an answer at `now` that says what remains; `None` if that is no news.
     ///
     /// A count begins with the requests that wait: they ask again, so that they are counted. At a working rate they do so only if
-    /// more permits are promised than remain: each time they come later, since no one moves up. A count only gets smaller, unless
+    /// more permits are promised than remain: each time they come later, since none moves up. A count only gets smaller, unless
     /// that is so again. Then a new one begins, which ends 1 µs later: permits of the count before do not come back to it.
     pub fn remaining(
         old: Option<&OpenGate>,
