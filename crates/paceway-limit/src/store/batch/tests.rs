@@ -8,8 +8,8 @@ use crate::{
     algorithm::{Algorithm, Micros, TokenBucket},
     limit::{Admission, ask},
     store::{
-        Backend, Beat, BoxFuture, Check, Checks, Entry, Placement, Reply, Store, StoreAdmin,
-        StoreError, calls::Calls, memory::MemoryStore,
+        Backend, Beat, BoxFuture, Check, Checks, Decision, Entry, Placement, Reply, Store,
+        StoreAdmin, StoreError, calls::Calls, memory::MemoryStore,
     },
 };
 use proptest::prelude::*;
@@ -220,6 +220,25 @@ async fn a_caller_does_not_wait_for_many_releases() {
     assert_eq!(started.elapsed(), FAR, "in the first call");
     store.flush().await;
     assert_eq!(far.0.calls.load(SeqCst) - calls, 8);
+}
+
+/// Requests that all give their permits back do not fill the queue with releases, of which each call would send too few.
+#[tokio::test(start_paused = true)]
+async fn releases_of_many_callers_do_not_pile_up() {
+    let (far, store) = far();
+    let checks = check("{t}:a", 1_000_000);
+    let mut held: Vec<Decision> = Vec::new();
+    for _ in 0..100 {
+        let asked: Vec<_> = (0..384).map(|_| store.reserve(&checks, 0, None)).collect();
+        held.drain(..).for_each(|it| store.refund(it.source, &checks, &it.parts));
+        for asked in asked {
+            held.extend(asked.get().await);
+        }
+    }
+    let calls = far.0.calls.load(SeqCst);
+    store.flush().await;
+    let more = far.0.calls.load(SeqCst) - calls;
+    assert!(more <= 24, "{more} calls for the releases that were left");
 }
 
 /// A working rate falls while 700 requests wait for their slots. Each asks again, after the permits of all of them are given back,
