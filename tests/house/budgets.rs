@@ -15,7 +15,7 @@ const LONG_FUNCTIONS: usize = 16;
 /// Lines of Rust in `src` and `crates` without tests.
 const RUST_LINES: usize = 75_721;
 /// Lines of Lua in `crates`.
-const LUA_LINES: usize = 4_356;
+const LUA_LINES: usize = 4_357;
 
 /// The most lines of a function.
 const LONGEST: usize = 60;
