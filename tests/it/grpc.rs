@@ -259,10 +259,7 @@ async fn a_call_that_is_reset_while_held_stops_waiting() {
     gateway.until_waiting("all", 1).await;
     stream.send_reset(Reason::CANCEL);
     gateway.until_waiting("all", 0).await;
-    eventually("it is counted", async || {
-        (gateway.count("all", "cancelled").await == 1.0).then_some(())
-    })
-    .await;
+    gateway.until_counted("all", "cancelled", 1).await;
 }
 
 #[rstest]

@@ -220,8 +220,7 @@ async fn a_stream_cancelled_while_waiting_refunds_its_slot(#[case] all: bool) {
         frames.send(frame(RST_STREAM, 0, 3, &8_u32.to_be_bytes())).await.expect("send");
         gateway.until_waiting("all", 1).await;
     }
-    let left = if all { 2.0 } else { 1.0 };
-    assert_eq!(gateway.count("all", "cancelled").await, left);
+    gateway.until_counted("all", "cancelled", if all { 2 } else { 1 }).await;
 }
 
 // === time ===

@@ -73,7 +73,7 @@ async fn a_client_that_leaves_while_held_is_noticed(#[case] sent: &str) {
     gateway.until_waiting("held", 1).await;
     drop(conn);
     gateway.until_waiting("held", 0).await;
-    assert_eq!(gateway.count("held", "cancelled").await, 1.0);
+    gateway.until_counted("held", "cancelled", 1).await;
     assert_eq!(upstream.calls().len(), 1);
 }
 

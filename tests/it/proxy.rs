@@ -326,8 +326,5 @@ async fn requests_of_one_connection_are_answered_in_order() {
     for i in 0..20 {
         assert_eq!(conn.answer().await.expect("an answer").text(), format!("/{i}"));
     }
-    eventually("all are counted", async || {
-        (gateway.count("all", "passed").await == 20.0).then_some(())
-    })
-    .await;
+    gateway.until_counted("all", "passed", 20).await;
 }

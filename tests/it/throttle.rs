@@ -295,7 +295,8 @@ async fn a_client_that_leaves_is_refunded_and_not_sent_again() {
     gateway.until_waiting("all", 1).await;
     drop(conn);
     gateway.until_waiting("all", 0).await;
-    assert_eq!(retried(&gateway, "cancelled").await, 1.0);
+    let retried = [("upstream", "vendor"), ("result", "cancelled")];
+    gateway.until_metric("paceway_retries_total", &retried, 1).await;
     eventually("the permit is free", async || {
         (gateway.limiter("places").await["level"] == 1).then_some(())
     })

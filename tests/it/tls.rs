@@ -286,7 +286,7 @@ async fn a_client_that_leaves_while_waiting_is_noticed_over_tls() {
     gateway.until_waiting("all", 1).await;
     drop(waiting);
     gateway.until_waiting("all", 0).await;
-    assert_eq!(gateway.count("all", "cancelled").await, 1.0);
+    gateway.until_counted("all", "cancelled", 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -264,14 +264,22 @@ impl Gateway {
         self.metric("paceway_requests_total", &[("route", route), ("outcome", outcome)]).await
     }
 
-    /// Waits until the metrics say that the route holds that many requests.
-    pub(crate) async fn until_waiting(&self, route: &str, count: usize) {
-        let what = format!("{count} requests wait on {route}");
-        eventually(&what, async || {
-            let waiting = self.metric("paceway_waiting", &[("route", route)]).await;
-            (waiting as usize == count).then_some(())
+    /// Waits until so many requests of the route have ended so. A request that leaves is counted a moment after it waits.
+    pub(crate) async fn until_counted(&self, route: &str, outcome: &str, count: usize) {
+        let labels = [("route", route), ("outcome", outcome)];
+        self.until_metric("paceway_requests_total", &labels, count).await;
+    }
+
+    pub(crate) async fn until_metric(&self, name: &str, labels: &[(&str, &str)], count: usize) {
+        eventually(&format!("{name} of {labels:?} is {count}"), async || {
+            (self.metric(name, labels).await as usize == count).then_some(())
         })
         .await;
+    }
+
+    /// Waits until the metrics say that the route holds that many requests.
+    pub(crate) async fn until_waiting(&self, route: &str, count: usize) {
+        self.until_metric("paceway_waiting", &[("route", route)], count).await;
     }
 
     /// Fetches the state of a limiter from `/limiters/NAME`, as JSON.
