@@ -143,8 +143,7 @@ async fn measured(State(admin): State<Admin>) -> impl IntoResponse {
     for (plan, level) in limiters::levels(&admin).await {
         // A level that the store does not report now keeps its last value; the store's metrics show the reason.
         let Some(Ok(each)) = level else { continue };
-        // A rate that is learned shows itself.
-        if let (Some(rate), None) = (&plan.metrics.rate, plan.auto())
+        if let Some(rate) = &plan.metrics.rate
             && let Some(now) = slowest_per_second(&plan.limiter.rates, &each)
         {
             rate.set(now);

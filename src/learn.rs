@@ -1,12 +1,8 @@
-//! Shares the rates and margins that limiters learn with the other gateways: a task for each such limiter reads the shared
-//! record, adds what this gateway saw, and lets the limiter decide by the result. No request waits for it.
+//! Shares the margins that limiters learn with the other gateways: a task for each such limiter reads the shared record, adds
+//! what this gateway saw, and lets the limiter decide by the result. No request waits for it.
 
 use crate::{
-    algorithm::{
-        auto_margin::{LearnedMargin, MarginReport},
-        auto_rate::{LearnedRate, RateReport, RefusedCall},
-    },
-    config::AutoRule,
+    algorithm::auto_margin::{LearnedMargin, MarginReport},
     limit::micros,
     plan::{AutoLimit, Observed, Plan},
     store::{Note, NoteChange, StoreAdmin, StoreError},
@@ -14,9 +10,8 @@ use crate::{
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep, timeout};
 
-/// How often a record is read: twice in a period, at least once a second and at most ten times.
-const SHORTEST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(1);
+/// How often a record is read.
+const EVERY: Duration = Duration::from_secs(1);
 
 /// How often the record of a limiter is read that no request uses.
 const UNUSED: Duration = Duration::from_secs(10);
@@ -24,13 +19,13 @@ const UNUSED: Duration = Duration::from_secs(10);
 /// How long a store may take for a record. The limiter keeps its rule meanwhile.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long the start waits for the records: a gateway then begins with the rates that were learned before.
+/// How long the start waits for the records: a gateway then begins with the margins that were learned before.
 const START: Duration = Duration::from_millis(500);
 
 /// How often a report is tried when other gateways replace the record at the same moment.
 const ATTEMPTS: usize = 4;
 
-/// The learned part of a limiter, with the knowledge of its record.
+/// The learned margin of a limiter, with the knowledge of its record.
 struct Learner {
     auto: Arc<AutoLimit>,
     store: Arc<dyn StoreAdmin>,
@@ -38,12 +33,6 @@ struct Learner {
     /// The record as the store had it last. It is written again when the store has lost it.
     known: Option<Arc<str>>,
     looked: Instant,
-}
-
-/// The record of a limiter after a report.
-enum Learned {
-    Rate(LearnedRate),
-    Margin(LearnedMargin),
 }
 
 /// Reads the records of all limiters that learn, and keeps reading and writing them on the current runtime.
@@ -79,7 +68,7 @@ pub(crate) fn follow(plan: &Plan, before: &Plan, store: &Arc<dyn StoreAdmin>) {
     }
 }
 
-/// Forgets the learned rate or margin of `auto`, which begins with the configured one again.
+/// Forgets the learned margin of `auto`, which begins without one again.
 ///
 /// # Errors
 ///
@@ -91,15 +80,12 @@ pub(crate) async fn forget(
     let key: Arc<str> = auto.key.clone().into();
     let mut note = store.exchange(key.clone(), None).await?;
     for _ in 0..ATTEMPTS {
-        let first = match auto.rule {
-            AutoRule::Rate(rule) => Learned::Rate(rule.first(note.now)),
-            AutoRule::Margin(rule) => Learned::Margin(rule.first(note.now)),
-        };
+        let first = auto.rule.first(note.now);
         let text: Arc<str> = first.text().into();
         let change = NoteChange { expected: note.text, text: text.clone() };
         note = store.exchange(key.clone(), Some(change)).await?;
         if note.text.as_ref() == Some(&text) {
-            first.apply(auto);
+            auto.set_margin(first.margin);
             break;
         }
     }
@@ -118,12 +104,8 @@ impl Learner {
     /// Reports until a plan without this limiter replaces the present one.
     async fn keep(mut self) {
         while !self.auto.is_replaced() {
-            let period = match self.auto.rule {
-                AutoRule::Rate(rule) => crate::limit::duration(rule.period),
-                AutoRule::Margin(_) => LONGEST,
-            };
             tokio::select! {
-                () = sleep((period / 2).clamp(SHORTEST, LONGEST)) => {}
+                () = sleep(EVERY) => {}
                 () = self.auto.wake.notified() => {}
             }
             drop(timeout(PATIENCE, self.report()).await);
@@ -133,7 +115,7 @@ impl Learner {
     /// Brings the observations of this gateway into the shared record, and the record into the limiter.
     async fn report(&mut self) -> Result<(), StoreError> {
         let observed = self.auto.observed();
-        let is_unused = observed.asked == 0 && observed.refused.is_none();
+        let is_unused = !observed.asked && observed.refused.is_none();
         if is_unused && self.known.is_some() && self.looked.elapsed() < UNUSED {
             return Ok(());
         }
@@ -154,7 +136,7 @@ impl Learner {
             };
             let text: Arc<str> = next.text().into();
             if note.text.as_ref() == Some(&text) {
-                next.apply(&self.auto);
+                self.auto.set_margin(next.margin);
                 self.known = Some(text);
                 return Ok(());
             }
@@ -165,51 +147,16 @@ impl Learner {
     }
 
     /// The record after this gateway's observations; `None` for a text that is no record.
-    fn next(&self, note: &Note, observed: &Observed) -> Option<Learned> {
-        let Note { text, now } = note;
-        let sent =
-            observed.refused.map(|refusal| (now - micros(refusal.sent.elapsed()), refusal.rate));
-        let auto = &self.auto;
-        let text = text.as_ref().or(self.known.as_ref());
-        Some(match auto.rule {
-            AutoRule::Rate(rule) => {
-                let learned = match text {
-                    Some(text) => LearnedRate::parse(text)?,
-                    None => rule.first(*now),
-                };
-                // Half of the requests: some find a permit although the quota is used.
-                let used = observed.held > 0 && observed.held >= observed.asked / 2;
-                let refused = sent.map(|(sent, rate)| RefusedCall { sent, rate });
-                Learned::Rate(rule.next(learned, RateReport { used, refused }, *now))
-            }
-            AutoRule::Margin(rule) => {
-                let learned = match text {
-                    Some(text) => LearnedMargin::parse(text)?,
-                    None => rule.first(*now),
-                };
-                // Only a refusal while the limiter had no permit left is one of a window that was kept.
-                let refused = sent.filter(|_| observed.held > 0).map(|(sent, _)| sent);
-                let report = MarginReport { spread: auto.spread(), refused };
-                Learned::Margin(rule.next(learned, report, *now))
-            }
-        })
-    }
-}
-
-// === impl Learned ===
-
-impl Learned {
-    fn text(&self) -> String {
-        match self {
-            Self::Rate(learned) => learned.text(),
-            Self::Margin(learned) => learned.text(),
-        }
-    }
-
-    fn apply(&self, auto: &AutoLimit) {
-        match self {
-            Self::Rate(learned) => auto.set_rate(learned.rate),
-            Self::Margin(learned) => auto.set_margin(learned.margin),
-        }
+    fn next(&self, note: &Note, observed: &Observed) -> Option<LearnedMargin> {
+        let rule = self.auto.rule;
+        let learned = match note.text.as_ref().or(self.known.as_ref()) {
+            Some(text) => LearnedMargin::parse(text)?,
+            None => rule.first(note.now),
+        };
+        // Only a refusal while the limiter had no permit left is one of a window that was kept.
+        let refused = observed.refused.filter(|_| observed.held);
+        let refused = refused.map(|sent| note.now - micros(sent.elapsed()));
+        let report = MarginReport { spread: self.auto.spread(), refused };
+        Some(rule.next(learned, report, note.now))
     }
 }

@@ -9,9 +9,10 @@ use super::{EPOCH, MS, Random, SECOND};
 use outcome::Outcome;
 use paceway::{
     algorithm::{
-        Algorithm, Micros, SlidingWindow, TokenBucket,
+        Algorithm, Level, Micros, SlidingWindow, TokenBucket,
         auto_margin::{AutoMargin, LearnedMargin, MarginReport},
-        auto_rate::{AutoRate, LearnedRate, Nanohertz, RateReport, RefusedCall, nanohertz},
+        gate::Bounds,
+        nanohertz::nanohertz,
         reserve::Part,
     },
     store::{Check, Entry, Pause, Reply, memory::MemoryStore},
@@ -50,10 +51,10 @@ enum Event {
     Hiccup,
     /// The slot of the request with this number.
     Slot(u64),
-    /// A call arrives that was sent at this instant, with a slot of this rate.
-    Arrival(Micros, i64),
+    /// A call arrives that was sent at this instant.
+    Arrival(Micros),
     /// Its answer.
-    Answer(Micros, i64, Verdict),
+    Answer(Micros, Verdict),
     /// A gateway reports.
     Report(usize),
 }
@@ -75,8 +76,6 @@ struct Run {
     count: u64,
     store: MemoryStore,
     base: Algorithm,
-    auto: AutoRate,
-    learned: LearnedRate,
     auto_margin: AutoMargin,
     margin: LearnedMargin,
     /// Since when the shortest and the longest time of an answer are those of this minute; and those of the one before.
@@ -87,22 +86,13 @@ struct Run {
     has_hiccup: bool,
     /// The instants of the calls that count in the upstream's windows.
     log: VecDeque<Micros>,
-    /// Requests of each gateway since its last report, and those of them that the limiter held.
-    asked: [(i64, i64); GATEWAYS],
     seen: Outcome,
-}
-
-fn rate_of(check: &Check) -> Nanohertz {
-    check.algorithm.as_rate().map_or(0, |rate| rate.rate())
 }
 
 // === impl Run ===
 
 impl Run {
     fn new(scene: Scene, strategy: Strategy, is_window: bool, seed: u64) -> Self {
-        let rate = |count| nanohertz(count, SECOND);
-        let auto =
-            AutoRate { start: rate(scene.rate), min: rate(1), max: rate(100), period: SECOND };
         // An automatic rate has no burst, and a constant one none.
         let is_even = matches!(strategy, Strategy::Auto | Strategy::Constant(_));
         let burst = if is_even { 1 } else { scene.rate };
@@ -129,8 +119,6 @@ impl Run {
             count: 0,
             store: MemoryStore::default(),
             base,
-            auto,
-            learned: auto.first(0),
             auto_margin,
             margin: auto_margin.first(0),
             times: [(0, Micros::MAX, 0); 2],
@@ -138,7 +126,6 @@ impl Run {
             paused: 0,
             has_hiccup: false,
             log: VecDeque::new(),
-            asked: [(0, 0); GATEWAYS],
             seen: Outcome::default(),
         }
     }
@@ -174,11 +161,7 @@ impl Run {
                 let mean = SECOND * 1000 / (self.scene.quota_at(now) * self.scene.load);
                 let next = now + self.random.exponential(mean);
                 self.push(next, Event::Request);
-                let held = self.ask(now, now + self.scene.max_wait);
-                if now >= self.paused {
-                    let (asked, waited) = &mut self.asked[self.random.below(3) as usize];
-                    (*asked, *waited) = (*asked + 1, *waited + i64::from(held));
-                }
+                self.ask(now, now + self.scene.max_wait);
             }
             Event::Stranger => {
                 let next = now + self.random.exponential(10 * SECOND / self.scene.strangers);
@@ -188,34 +171,31 @@ impl Run {
             }
             Event::Hiccup => self.has_hiccup = true,
             Event::Slot(number) => {
-                if let Some(Waiting { check, .. }) = self.waiting.remove(&number) {
+                if self.waiting.remove(&number).is_some() {
                     self.seen.sent += i64::from(is_measured);
                     let arrival = now + self.delay();
-                    self.push(arrival, Event::Arrival(now, rate_of(&check)));
+                    self.push(arrival, Event::Arrival(now));
                 }
             }
-            Event::Arrival(sent, rate) => {
+            Event::Arrival(sent) => {
                 let mut verdict = self.arrives(now);
                 verdict.accepted &= !std::mem::take(&mut self.has_hiccup);
                 self.seen.refused += i64::from(!verdict.accepted && is_measured);
                 let answer = now + self.delay();
-                self.push(answer, Event::Answer(sent, rate, verdict));
+                self.push(answer, Event::Answer(sent, verdict));
             }
-            Event::Answer(sent, rate, Verdict { accepted, pause }) => {
+            Event::Answer(sent, Verdict { accepted, pause }) => {
                 if accepted {
                     self.took(now, now - sent);
                 } else if self.strategy.pauses() {
-                    let refused = Some(RefusedCall { sent, rate });
-                    self.report(now, RateReport { used: false, refused });
+                    self.report(now, Some(sent));
                     self.pause(now, sent, pause);
                 }
             }
             Event::Report(gateway) => {
                 self.push(now + REPORT, Event::Report(gateway));
                 self.looks(now);
-                let (asked, held) = std::mem::take(&mut self.asked[gateway]);
-                let used = held > 0 && held >= asked / 2;
-                self.report(now, RateReport { used, refused: None });
+                self.report(now, None);
             }
         }
     }
@@ -234,8 +214,7 @@ impl Run {
         if now < self.scene.looked.0 * SECOND || now >= self.scene.looked.1 * SECOND {
             return;
         }
-        let replies = self.store.run_at(EPOCH + now, &[Entry::Look { check: self.check() }]);
-        let [Reply::Level(level)] = &replies[..] else { return };
+        let level = self.level(now);
         let is_written = level.rate == 0;
         let rate = if is_written { nanohertz(self.scene.rate, SECOND) } else { level.rate };
         self.seen.working.is(rate);
@@ -258,53 +237,57 @@ impl Run {
         Some(new.2.max(old.2) - new.1.min(old.1)).filter(|spread| *spread > 0)
     }
 
-    fn report(&mut self, now: Micros, report: RateReport) {
-        match self.strategy {
-            Strategy::Auto => self.learned = self.auto.next(self.learned, report, now),
-            Strategy::AutoMargin => {
-                let refused = report.refused.map(|call| call.sent);
-                let report = MarginReport { spread: self.spread(), refused };
-                self.margin = self.auto_margin.next(self.margin, report, now);
-            }
-            _ => {}
+    fn report(&mut self, now: Micros, refused: Option<Micros>) {
+        if let Strategy::AutoMargin = self.strategy {
+            let report = MarginReport { spread: self.spread(), refused };
+            self.margin = self.auto_margin.next(self.margin, report, now);
         }
         if now >= self.scene.measured.0 * SECOND {
-            self.seen.rates.is(self.learned.rate);
+            self.seen.rates.is(self.level(now).rate);
             self.seen.margins.is(self.margin.margin);
         }
     }
 
-    fn check(&self) -> Check {
-        let rule = match self.strategy {
-            Strategy::Auto => self.base.at_rate(self.learned.rate, 1).expect("a legal rule"),
-            Strategy::Constant(rate) => self.base.at_rate(rate, 1).expect("a legal rule"),
-            Strategy::AutoMargin => Algorithm::SlidingWindow(
-                SlidingWindow::new(self.scene.rate, SECOND, self.margin.margin)
-                    .expect("a legal rule"),
-            ),
-            _ => self.base,
-        };
-        Check::new("it", rule)
+    fn level(&self, now: Micros) -> Level {
+        let replies = self.store.run_at(EPOCH + now, &[Entry::Look { check: self.check() }]);
+        let [Reply::Level(level)] = &replies[..] else { return Level::default() };
+        *level
     }
 
-    /// Asks the limiter for a slot before `deadline`. Returns whether the request has to wait or is refused.
-    fn ask(&mut self, now: Micros, deadline: Micros) -> bool {
+    fn check(&self) -> Check {
+        let at = |rate| self.base.at_rate(rate, 1).expect("a legal rule");
+        let rate = |count| nanohertz(count, SECOND);
+        match self.strategy {
+            Strategy::Auto => {
+                let (start, min) = (rate(self.scene.rate), rate(1));
+                Check::new("it", at(rate(100))).with_bounds(Bounds { start, min, unit: SECOND })
+            }
+            Strategy::Constant(rate) => Check::new("it", at(rate)),
+            Strategy::AutoMargin => {
+                let window = SlidingWindow::new(self.scene.rate, SECOND, self.margin.margin);
+                Check::new("it", window.expect("a legal rule"))
+            }
+            _ => Check::new("it", self.base),
+        }
+    }
+
+    /// Asks the limiter for a slot before `deadline`.
+    fn ask(&mut self, now: Micros, deadline: Micros) {
         let check = self.check();
         let checks = [check.clone()].into();
         let ask = Entry::Reserve { checks, budget: deadline - now, ticket: None };
         let replies = self.store.run_at(EPOCH + now, &[ask]);
-        let [Reply::Decision(decision)] = &replies[..] else { return true };
+        let [Reply::Decision(decision)] = &replies[..] else { return };
         if let Some(part) = decision.parts.first().filter(|_| decision.admitted) {
             let at = now + decision.wait;
             self.push(at, Event::Slot(self.count));
             let waiting = Waiting { at, deadline, check, part: *part };
             self.waiting.insert(self.count - 1, waiting);
         }
-        decision.wait > 0 || !decision.admitted
     }
 
     /// Pauses the limiter because a call was refused that was `sent` then. If that was after the last pause, the working rate
-    /// falls, and all that wait ask again in their order; otherwise those with a slot within the pause do, or of a higher rate.
+    /// falls, and all that wait ask again in their order; otherwise those with a slot within the pause do.
     fn pause(&mut self, now: Micros, sent: Micros, span: Micros) {
         let keeps_rate = matches!(self.strategy, Strategy::Constant(_));
         let pause = if keeps_rate {
@@ -317,10 +300,7 @@ impl Run {
         self.store.run_at(EPOCH + now, &[Entry::Pause { check: self.check(), pause }]);
         self.paused = self.paused.max(now + span);
         let all = std::mem::take(&mut self.waiting);
-        let rate = rate_of(&self.check());
-        let is_covered = |waiting: &Waiting| {
-            falls || waiting.at < self.paused || rate_of(&waiting.check) > rate + rate / 20
-        };
+        let is_covered = |waiting: &Waiting| falls || waiting.at < self.paused;
         let (covered, rest): (BTreeMap<_, _>, _) =
             all.into_iter().partition(|(_, waiting)| is_covered(waiting));
         self.waiting = rest;

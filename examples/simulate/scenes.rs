@@ -2,7 +2,7 @@
 
 use super::outcome::Outcome;
 use crate::{MS, SECOND};
-use paceway::algorithm::{Micros, auto_rate::Nanohertz};
+use paceway::algorithm::{Micros, nanohertz::Nanohertz};
 
 /// How the limiter before the upstream learns.
 #[derive(Clone, Copy, PartialEq, Eq)]

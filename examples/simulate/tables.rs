@@ -6,7 +6,7 @@ use super::{
     scenes::{SCENES, Scene, Strategy},
 };
 use crate::{SECOND, table};
-use paceway::algorithm::auto_rate::nanohertz;
+use paceway::algorithm::nanohertz::nanohertz;
 
 pub(crate) const LEGEND: &str = "Learning. The vendor accepts N calls in any second (sliding log), or in each second of its clock \
 (fixed window).

@@ -108,7 +108,7 @@ pub(super) async fn list(
     all.retain(KeyInUse::is_in_use);
     all.sort_by_cached_key(|key| key.place(order));
     let shown: Vec<_> =
-        all.iter().take(limit).map(|key| key.describe(&plan.limiter.rates)).collect();
+        all.iter().take(limit).map(|key| key.describe(plan.limiter.highest())).collect();
     Ok(Json(json!({
         "limiter": name,
         "sort": order.name(),

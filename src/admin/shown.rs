@@ -7,7 +7,7 @@ use crate::{
     answer::{end, is_reason},
     config::{AutoRule, LimiterConfig, Mode, Rate},
     overrides::{Override, Rates},
-    plan::{AutoLimit, LimiterPlan, WorkingRate, per_second, rate_text, reason},
+    plan::{LimiterPlan, WorkingRate, per_second, rate_text, reason},
     store::{Check, Share, StoreError},
 };
 use serde_json::{Value, json};
@@ -16,18 +16,20 @@ use std::{slice, sync::atomic::Ordering::Relaxed};
 /// Why a limiter is closed after a loss of states.
 pub(super) const LOST: &str = "the store has lost its states, or may have";
 
-/// Writes the rate or the margin that a limiter has learned.
-fn learned(state: &mut Value, auto: &AutoLimit, limiter: &LimiterConfig) {
-    match (auto.rule, auto.rate(), limiter.rates.first()) {
-        (AutoRule::Rate(rule), Some(rate), Some(start)) => {
+/// Writes the part of a limiter's rule that is learned. A limiter with a key has a rate for each, and shows the first one.
+fn learned(state: &mut Value, limiter: &LimiterConfig, level: Option<Level>) {
+    match (limiter.auto, limiter.rates.first()) {
+        (Some(AutoRule::Rate { bounds, max }), Some(start)) => {
+            let rate = level.map_or(0, |level| level.rate);
+            let rate = if rate > 0 { rate } else { bounds.start };
             let unit = |rate| rate_text(rate, start);
             state["rate"] = unit(rate).into();
             state["rate_per_second"] = per_second(rate).into();
             state["auto"] = json!({
-                "start": unit(rule.start), "min": unit(rule.min), "max": unit(rule.max),
+                "start": unit(bounds.start), "min": unit(bounds.min), "max": unit(max.nanohertz()),
             });
         }
-        (AutoRule::Margin(_), ..) => {
+        (Some(AutoRule::Margin(_)), _) => {
             state["margin_ms"] = 0.0.into();
             state["auto"] = "margin".into();
         }
@@ -64,9 +66,7 @@ pub(super) fn state(
         [rate] => state["rate"] = rate.as_str().into(),
         rates => state["rate"] = rates.into(),
     }
-    if let Some(auto) = plan.auto() {
-        learned(&mut state, auto, limiter);
-    }
+    learned(&mut state, limiter, level.as_ref().and_then(|level| level.as_ref().ok()).copied());
     if let Some(facts) = rule.as_rate().map(|rate| rate.facts()) {
         if facts.burst.is_some() {
             state["burst"] = limiter.capacity().into();
@@ -95,7 +95,7 @@ pub(super) fn state(
         state["paused_until"] = end(left).into();
         state["pause_reason"] = reason(status).into();
     }
-    show_working(&mut state, &limiter.rates, &each);
+    show_working(&mut state, limiter.highest(), &each);
     if let Some(left) = closed(admin, checks, level.as_ref()) {
         state["closed_ms"] = millis(left).into();
         state["closed_until"] = end(left).into();

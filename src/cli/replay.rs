@@ -158,8 +158,8 @@ fn notes(config: &Config, lines: &LineCounts) -> Vec<String> {
     }
     for limiter in &config.limiters {
         match limiter.auto {
-            Some(AutoRule::Rate(_)) => notes.push(format!(
-                "the limiter `{}` keeps the rate with which it starts, because the log has no answers of the upstream",
+            Some(AutoRule::Rate { .. }) => notes.push(format!(
+                "the limiter `{}` grows from the rate with which it starts while that is used, because the log has no answers of the upstream",
                 limiter.name
             )),
             Some(AutoRule::Margin(_)) => notes.push(format!(

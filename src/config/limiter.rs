@@ -6,12 +6,12 @@ use super::{
     unit::Rate,
 };
 use crate::{
-    algorithm::{Rule, auto_margin::AutoMargin, auto_rate::AutoRate, fair::Priority},
+    algorithm::{Rule, auto_margin::AutoMargin, fair::Priority, gate::Bounds},
     key::{Cost, Parts, StateNames, Template},
     store::{self, OnLoss, Turn},
 };
 use paceway_limit::rate::largest;
-use std::time::Duration;
+use std::{slice, time::Duration};
 
 /// A limiter under `limiters`: its rules, its buckets, and its behaviour without the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,8 +49,13 @@ pub struct LimiterConfig {
 /// The part of a rule that gateways learn from the answers of the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AutoRule {
-    /// `rate: auto`: the rate, within its bounds.
-    Rate(AutoRate),
+    /// `rate: auto`: the rate, within its bounds. The rule is that of the highest one.
+    Rate {
+        /// The first and the lowest rate.
+        bounds: Bounds,
+        /// The highest rate.
+        max: Rate,
+    },
     /// `margin: auto`: the margin.
     Margin(AutoMargin),
 }
@@ -155,7 +160,9 @@ impl LimiterConfig {
     pub fn without_store(&self, part: usize) -> store::OnFailure {
         let period = match self.auto {
             // A share is at least the lowest rate.
-            Some(AutoRule::Rate(rule)) => rule.longest_interval(),
+            Some(AutoRule::Rate { bounds, .. }) => {
+                Duration::from_nanos(1_000_000_000_000_000_000 / bounds.min.max(1).unsigned_abs())
+            }
             _ => self.rates.get(part).map_or(Duration::MAX, |rate| rate.period),
         };
         match (self.on_failure, self.scope) {
@@ -168,8 +175,23 @@ impl LimiterConfig {
         }
     }
 
-    /// Returns the key under which gateways share the rate or the margin that they have learned, such as
-    /// `paceway:{search}:A:search`.
+    /// The highest rates, the shortest period first: those of the file, or `max` of `rate: auto`.
+    pub fn highest(&self) -> &[Rate] {
+        match &self.auto {
+            Some(AutoRule::Rate { max, .. }) => slice::from_ref(max),
+            _ => &self.rates,
+        }
+    }
+
+    /// The bounds of `rate: auto`.
+    pub fn bounds(&self) -> Option<Bounds> {
+        match self.auto {
+            Some(AutoRule::Rate { bounds, .. }) => Some(bounds),
+            _ => None,
+        }
+    }
+
+    /// Returns the key under which gateways share the margin that they have learned, such as `paceway:{search}:A:search`.
     pub fn auto_name(&self, prefix: &str, instance: &str) -> String {
         let mut name = self.name.clone();
         if self.scope == Scope::Instance {

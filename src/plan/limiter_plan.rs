@@ -6,16 +6,19 @@ use super::{
     previous::Previous,
 };
 use crate::{
-    algorithm::{Algorithm, Micros, Rule, fair::Priority},
+    algorithm::{Algorithm, Level, Micros, Rule, fair::Priority, nanohertz::Nanohertz},
     answer::{Policy, Quota},
     config::{self, Config, Mode, Rate},
     key::{Parts, StateNames},
     limit::{duration, micros},
-    metrics::{self, LimiterMetrics},
+    metrics::LimiterMetrics,
     path::PathRule,
     store::Check,
 };
-use std::sync::{Arc, atomic::AtomicUsize};
+use std::{
+    sync::{Arc, atomic::AtomicUsize},
+    time::Duration,
+};
 use tokio::time::Instant;
 
 /// A limiter with the values that do not depend on a request.
@@ -32,7 +35,7 @@ pub struct LimiterPlan {
     pub(super) former: Vec<FormerState>,
     /// Whether the last change forgot permits that still count.
     pub(crate) forgets: bool,
-    /// The part of its rule that is learned; `None` for a limiter that learns nothing.
+    /// Its margin, if that is learned.
     auto: Option<Arc<AutoLimit>>,
     /// The most that its requests can ask of it.
     demand: Demand,
@@ -85,6 +88,7 @@ impl LimiterPlan {
                 enforce: limiter.mode == Mode::Enforce,
                 horizon: algorithm.horizon(is_used.wait, is_used.cost),
                 period: limiter.rates.get(rate).map_or(0, Rate::period_micros),
+                bounds: limiter.bounds().map(Arc::new),
                 on_loss: limiter.on_loss,
                 overflow,
                 on_failure: limiter.without_store(rate),
@@ -105,11 +109,8 @@ impl LimiterPlan {
         let (former, forgets) = used.map(|used| renamed.former(used)).unwrap_or_default();
         let now: Vec<_> = former.iter().map(|state| renamed.rule_of(state)).collect();
         let known = before.and_then(|before| before.auto.as_ref());
-        let auto =
-            AutoLimit::new((limiter, is_used.cost), key, || metrics::limiter_rate(&limiter.name));
-        // A rate that is learned shows itself.
-        let is_learned = auto.as_ref().is_some_and(|auto| auto.rate().is_some());
-        describe(limiter, &metrics, is_learned);
+        let auto = AutoLimit::new(limiter, key);
+        describe(limiter, &metrics);
         let mut plan = Self {
             limiter: limiter.clone(),
             auto: auto.map(|auto| auto.taking_over(known)),
@@ -235,7 +236,8 @@ impl LimiterPlan {
                 filled => names.of(filled).into(),
             };
             let overflow = check.overflow.clone().filter(|_| filled.is_some());
-            let check = Check { key, cost, overflow, turn: None, ..*check };
+            let bounds = check.bounds.clone();
+            let check = Check { key, cost, bounds, overflow, turn: None, ..*check };
             if self.auto.is_some() { self.renewed(&check, rate) } else { check }
         })
     }
@@ -254,7 +256,7 @@ impl LimiterPlan {
             let algorithm = rate.map_or(check.algorithm, Rule::Rate);
             let blocks = self.demand.leaves_blocks(&self.limiter, &algorithm);
             let horizon = algorithm.horizon(wait, most);
-            Check { algorithm, horizon, period, blocks, ..check }
+            Check { algorithm, horizon, period, blocks, bounds: None, ..check }
         };
         self.checks(Some(&filled), cost).map(at).collect()
     }
@@ -297,29 +299,40 @@ impl LimiterPlan {
         self.limiter.key.is_none() && self.auto.is_none()
     }
 
-    /// The part of its rule that is learned; `None` for a limiter that learns nothing.
+    /// Its margin, if that is learned.
     pub fn auto(&self) -> Option<&Arc<AutoLimit>> {
         self.auto.as_ref()
     }
 
-    /// The description that a refused caller receives, for the rate with index `i`: that of the rule that holds now.
-    pub(crate) fn policy(&self, i: usize) -> Policy {
+    /// The description that a refused caller receives, for the rate with index `i` at this `level`: that of the rate that holds now.
+    pub(crate) fn policy(&self, i: usize, level: Level) -> Policy {
         let policy = self.policies[i].clone();
-        match self.auto().and_then(|auto| auto.quota()) {
-            Some(quota) => Policy { quota, ..policy },
+        let start = self.limiter.rates.first().filter(|_| level.rate > 0);
+        match start.filter(|_| self.limiter.bounds().is_some()) {
+            Some(start) => Policy { quota: found_quota(level.rate, *start), ..policy },
             None => policy,
         }
     }
 }
 
+/// A rate that was found, as callers read it: whole permits in the period of `start`, or in a longer one.
+fn found_quota(rate: Nanohertz, start: Rate) -> Quota {
+    let permits = i128::from(rate) * i128::from(micros(start.period)) / 1_000_000_000_000_000;
+    Quota::Rate(match u64::try_from(permits) {
+        Ok(count @ 1..) => Rate { count, ..start },
+        _ => {
+            let period = 1_000_000_000_000_000 / rate.max(1).unsigned_abs();
+            Rate { count: 1, period: Duration::from_micros(period) }
+        }
+    })
+}
+
 /// Sets the gauges that say what the limiter grants by its configuration.
-fn describe(limiter: &config::LimiterConfig, metrics: &LimiterMetrics, is_learned: bool) {
+fn describe(limiter: &config::LimiterConfig, metrics: &LimiterMetrics) {
     let per_second = |rate: &Rate| rate.count as f64 / rate.period.as_secs_f64();
     let slowest = limiter.rates.iter().min_by(|a, b| per_second(a).total_cmp(&per_second(b)));
     if let (Some(rate), Some(gauge), Some(period)) = (slowest, &metrics.rate, &metrics.period) {
-        if !is_learned {
-            gauge.set(per_second(rate));
-        }
+        gauge.set(per_second(rate));
         period.set(rate.period.as_secs_f64());
     }
     let capacity = limiter.algorithms.iter().map(Rule::limit).min();

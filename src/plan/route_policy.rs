@@ -324,12 +324,12 @@ impl RoutePolicy {
         took: Duration,
         refused: Option<Instant>,
     ) {
-        for (check, (limiter, rate)) in checks.iter().zip(&self.owners) {
+        for (_, (limiter, rate)) in checks.iter().zip(&self.owners) {
             let plan = &limiters[*limiter];
-            // A state from before a change has no learned rule.
+            // A state from before a change has no learned margin.
             if let Some(auto) = plan.auto().filter(|_| *rate < plan.limiter.algorithms.len()) {
                 match refused {
-                    Some(sent) => auto.refused(sent, &check.algorithm),
+                    Some(sent) => auto.refused(sent),
                     None => auto.took(took),
                 }
             }

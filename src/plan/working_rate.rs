@@ -3,7 +3,7 @@
 use crate::{
     algorithm::{
         Level,
-        auto_rate::{Nanohertz, nanohertz},
+        nanohertz::{Nanohertz, nanohertz},
     },
     config::Rate,
 };
@@ -30,8 +30,11 @@ impl<'a> WorkingRate<'a> {
         all.filter(Self::is_lowered).min_by_key(|working| working.level.rate)
     }
 
+    /// Whether a refusal has lowered it: a rate that is found was never the highest one.
     fn is_lowered(&self) -> bool {
-        self.level.rate > 0 && self.per_second() < LOWERED * written_per_second(self.written)
+        let Level { rate, status, .. } = self.level;
+        let is_lower = self.per_second() < LOWERED * written_per_second(self.written);
+        rate > 0 && status > 0 && is_lower
     }
 
     /// In the period of the written rate, such as `27.3/s`.
@@ -85,7 +88,7 @@ mod tests {
     use super::*;
 
     fn at(permits: i64, period: i64) -> Level {
-        Level { rate: nanohertz(permits, period), ..Level::default() }
+        Level { rate: nanohertz(permits, period), status: 429, ..Level::default() }
     }
 
     #[test]

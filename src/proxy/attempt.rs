@@ -12,7 +12,7 @@ use crate::{
     store::{Check, Checks, Decision, Source, StoreError},
 };
 use notes::{Times, is_logged};
-use std::{future::pending, time::Duration};
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// An attempt to send a request, as the side that asks the limiters.
@@ -155,7 +155,7 @@ impl<'r, 'p> Attempt<'r, 'p> {
         if let Some(auto) = plan.auto().filter(|_| decision.level.paused == 0) {
             auto.asked(true);
         }
-        let policy = plan.policy(rate);
+        let policy = plan.policy(rate, decision.level);
         let (retry_after, remaining) = (decision.retry_after, decision.level.remaining);
         if decision.level.paused > 0 {
             let bound = std::slice::from_ref(&self.checks[decision.bound_by]);
@@ -300,15 +300,6 @@ impl Caller for Attempt<'_, '_> {
         self.bind(bound_by);
         self.record.waits_since.get_or_insert(now);
         Ok(())
-    }
-
-    async fn slowed(&self, reservation: &Reservation) {
-        let (limiter, rate) = self.policy.owner(self.index(reservation.bound_by));
-        let bound = reservation.bound();
-        match self.proxy.0.plan.limiters[limiter].auto().filter(|_| bound.enforce) {
-            Some(auto) => auto.slower_than(rate, &bound.algorithm).await,
-            None => pending().await,
-        }
     }
 
     fn moved(&mut self, reservation: &Reservation) {

@@ -127,7 +127,8 @@ impl<'a> Exchange<'a> {
         let mut begun = Vec::new();
         for (i, check) in outgoing.checks?.iter().enumerate() {
             let limiter = routed.policy.limiter(i);
-            if !check.enforce || !config.pauses.has(limiter) {
+            let has_pause = config.pauses.has(limiter);
+            if !check.enforce || !has_pause && check.bounds.is_none() {
                 continue;
             }
             let in_a_row = streaks.refused(&check.key, times, as_micros(rules.max_pause));
@@ -135,7 +136,9 @@ impl<'a> Exchange<'a> {
             if known.get(&check.key).is_none() {
                 begun.push(limiter);
             }
-            spans.entry(rules.pause(refusal, in_a_row)).or_default().push(check.clone());
+            // A rate that is found learns of every refusal.
+            let span = if has_pause { rules.pause(refusal, in_a_row) } else { Duration::ZERO };
+            spans.entry(span).or_default().push(check.clone());
         }
         let span = *spans.last_key_value()?.0;
         begun.dedup();

@@ -158,7 +158,7 @@ impl LoweredRates {
         let mut all = Self::default();
         for state in states {
             let Some((limiter, key)) = plan.owner(state) else { continue };
-            let rates = &limiter.limiter.rates;
+            let rates = limiter.limiter.highest();
             let mut own =
                 limiter.checks(key, 1).zip(rates).filter(|(check, _)| check.key == *state);
             let Some((check, rate)) = own.next() else { continue };

@@ -9,6 +9,7 @@ use super::{
     unary::{AddedHeader, UnaryMethod, answer_call, text},
 };
 use crate::{
+    algorithm::Level,
     answer::{Failure, Policy, Quota, grpc},
     config::{Rate, ServiceListener},
     key::{Descriptor, Parts},
@@ -157,7 +158,7 @@ impl<'p> DescribedCall<'p> {
         let Unpayable { limiter, why } = unpayable;
         record.refusal(&Failure::BadRequest(why.into()), true);
         let policy = limiter.map(|limiter| {
-            let policy = self.proxy.plan().limiters[limiter].policy(0);
+            let policy = self.proxy.plan().limiters[limiter].policy(0, Level::default());
             Policy { quota: own_quota(policy.quota, rate), ..policy }
         });
         let status = status(RateLimitCode::OverLimit, policy.as_ref(), 0, Duration::ZERO);
@@ -217,7 +218,8 @@ impl<'p> DescribedCall<'p> {
             Err(failure) => return refuse_for(failure, record, rate),
         };
         let (limiter, place) = policy.owner(reservation.bound_by);
-        let (level, mut policy) = (reservation.level, plan.limiters[limiter].policy(place));
+        let level = reservation.level;
+        let mut policy = plan.limiters[limiter].policy(place, level);
         policy.quota = own_quota(policy.quota, rate);
         let until = limit::duration(level.reset_after);
         let status = status(RateLimitCode::Ok, Some(&policy), level.remaining, until);

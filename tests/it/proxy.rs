@@ -3,9 +3,7 @@
 mod paths;
 mod streams;
 
-use crate::support::{
-    Answer, Conn, Gateway, Reply, Upstream, closed, eventually, reached, reply, request,
-};
+use crate::support::{Answer, Conn, Gateway, Reply, Upstream, closed, reached, reply, request};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rstest::rstest;
 use std::{net::SocketAddr, sync::Arc};

@@ -8,7 +8,7 @@ use metrics::Counter;
 use paceway::{
     algorithm::{
         Concurrency, FixedWindow, Grant, LeakyBucket, Rule, SlidingWindow, TokenBucket, WarmUp,
-        concurrency::Ticket, reserve::Part,
+        concurrency::Ticket, gate::Bounds, reserve::Part,
     },
     key::StateNames,
     store::{
@@ -26,13 +26,13 @@ use std::{
     },
     time::Duration,
 };
-use step::{Step, What, step};
+use step::{Step, What, bounds, step};
 
 pub(crate) const T0: i64 = 1_700_000_000_000_000;
 /// Deletes a state. Its gate stays, as it does in memory: a pause that is known does no harm.
 const LOSE_STATE: &str = "
-    local gate = redis.call('GETRANGE', KEYS[1], 0, 67)
-    if string.byte(gate) == 82 then return redis.call('SET', KEYS[1], gate) end
+    local gate = redis.call('GETRANGE', KEYS[1], 0, 75)
+    if string.byte(gate) == 83 then return redis.call('SET', KEYS[1], gate) end
     return redis.call('DEL', KEYS[1])";
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -114,7 +114,8 @@ async fn a_refund_does_not_undo_a_reset_after_a_loss() {
         step(0, What::GiveBack(0, 0)),
         step(0, decide([false, false, true], 0)),
     ];
-    compare(&redis, 0, (rules, [OnLoss::Close; 3]), steps).await.expect("the same");
+    let kinds = (rules, [OnLoss::Close; 3], [None; 3]);
+    compare(&redis, 0, kinds, steps).await.expect("the same");
 }
 
 /// The clock of the store is set back by 3 s after a loss.
@@ -139,7 +140,7 @@ async fn a_clock_that_is_set_back_after_a_loss_forgets_no_grant(#[case] rule: Op
     steps.extend(asks.iter().cycle().take(60).map(|used| step(1_000, decide(*used))));
     let rules = [rule.expect("a rule"); 3];
     let on_loss = [OnLoss::Close, OnLoss::Close, OnLoss::Trust];
-    compare(&redis, 0, (rules, on_loss), steps).await.expect("the same");
+    compare(&redis, 0, (rules, on_loss, [None; 3]), steps).await.expect("the same");
 }
 
 /// Runs random sequences of up to `steps` steps on limiters with such rules.
@@ -152,7 +153,8 @@ pub(crate) fn say_the_same(rule: BoxedStrategy<Rule>, steps: usize) {
     let rules = [rule.clone(), rule.clone(), rule.clone()];
     let on_loss = || prop_oneof![Just(OnLoss::Close), Just(OnLoss::Trust)];
     let on_loss = [on_loss(), on_loss(), on_loss()];
-    let strategy = ((rules, on_loss), prop::collection::vec(step(rule), 1..steps));
+    let bounds = [bounds(), bounds(), bounds()];
+    let strategy = ((rules, on_loss, bounds), prop::collection::vec(step(rule), 1..steps));
     let result = runner.run(&strategy, |(rules, steps)| {
         let case = case.fetch_add(1, Relaxed);
         runtime.block_on(compare(&redis, case, rules, steps))
@@ -214,7 +216,7 @@ impl SoFar {
 async fn compare(
     server: &Redis,
     case: u64,
-    (mut rules, on_loss): ([Rule; 3], [OnLoss; 3]),
+    (mut rules, on_loss, bounds): ([Rule; 3], [OnLoss; 3], [Option<Bounds>; 3]),
     steps: Vec<Step>,
 ) -> Result<(), TestCaseError> {
     let memory = MemoryStore::default();
@@ -227,6 +229,7 @@ async fn compare(
     };
     let check = |rules: &[Rule; 3], i: usize, cost: i64, enforce: bool| Check {
         enforce,
+        bounds: bounds[i].filter(|_| rules[i].lease().is_none()).map(Arc::new),
         ..Check::new(key(i, rules[i]), rules[i])
             .with_cost(cost.min(rules[i].capacity()))
             .with_horizon(rules[i].horizon(700_000, 3))

@@ -149,19 +149,18 @@ impl States {
                 self.look(now, check)
             }
             Entry::Lower { check, told } => {
-                let (most, rule) = (told.permits.max(0), check.algorithm.as_rate());
-                self.change(now, check, |opened| match rule.filter(|_| told.span > 0) {
-                    Some(rule) => {
-                        let open = opened.open.rate();
-                        let change = open.and_then(|open| {
-                            Gate::remaining(opened.gate.as_ref(), open, now, *told)
-                        });
-                        if let Some(change) = change {
-                            opened.gate = OpenGate::new(change.gate, now, rule);
+                let most = told.permits.max(0);
+                self.change(now, check, |opened| {
+                    match opened.open.rate().filter(|_| told.span > 0) {
+                        Some(open) => {
+                            let change = Gate::remaining(opened.gate.as_ref(), open, now, *told);
+                            if let Some(change) = change {
+                                opened.gate = check.open_gate(Some(change.gate), now);
+                            }
+                            false
                         }
-                        false
+                        None => opened.open.rate_mut().is_some_and(|open| lower(open, most)),
                     }
-                    None => opened.open.rate_mut().is_some_and(|open| lower(open, most)),
                 });
                 self.look(now, check)
             }
@@ -254,7 +253,7 @@ impl States {
             if let Some(rule) = check.algorithm.as_rate() {
                 let GateChange { gate, .. } =
                     Gate::refused(opened.gate.as_ref(), now, refusal, rule);
-                opened.gate = OpenGate::new(gate, now, rule);
+                opened.gate = check.open_gate(Some(gate), now);
             }
             false
         });
@@ -280,10 +279,9 @@ impl States {
     fn open(&self, now: Micros, check: &Check) -> Opened {
         let kept = self.kept.get(&check.key).filter(|kept| kept.past > now);
         let mut state = kept.map(|kept| kept.state.clone());
-        let gate = self.gates.get(&check.key);
         Opened {
             open: check.algorithm.open(None, state.as_mut(), now),
-            gate: gate.and_then(|gate| OpenGate::new(*gate, now, check.algorithm.as_rate()?)),
+            gate: check.open_gate(self.gates.get(&check.key).copied(), now),
         }
     }
 

@@ -29,7 +29,7 @@ pub mod fixed_window;
 pub mod gate;
 pub mod leaky_bucket;
 pub mod auto_margin;
-pub mod auto_rate;
+pub mod nanohertz;
 pub mod data_loss;
 pub mod fair;
 mod rate_rule;
@@ -102,7 +102,7 @@ pub struct Level {
     /// The time until the pause of the limiter ends, µs from now; 0 if it is not paused.
     pub paused: Micros,
     /// The working rate, which refusals of the upstream have made lower than the written one; 0 if they have not.
-    pub rate: auto_rate::Nanohertz,
+    pub rate: nanohertz::Nanohertz,
     /// How long ago the working rate began, µs; negative during the pause before it.
     pub since: Micros,
     /// The status of the upstream's answer that caused the pause and the working rate; 0 without both.

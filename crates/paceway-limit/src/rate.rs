@@ -1,5 +1,6 @@
 //! A rate: how many permits in which period. Reads no text.
 
+use crate::algorithm::nanohertz::{MAX_RATE, MIN_RATE, Nanohertz, nanohertz};
 use std::{fmt, time::Duration};
 
 /// A number of permits in a period, such as 600 in a minute.
@@ -54,6 +55,13 @@ impl Rate {
     #[doc(hidden)]
     pub fn period_micros(&self) -> i64 {
         i64::try_from(self.period.as_micros()).unwrap_or(i64::MAX)
+    }
+
+    /// The rate in permits in 10^9 s.
+    #[doc(hidden)]
+    pub fn nanohertz(&self) -> Nanohertz {
+        let count = i64::try_from(self.count).unwrap_or(i64::MAX);
+        nanohertz(count, self.period_micros()).clamp(MIN_RATE, MAX_RATE)
     }
 
     /// Whether calls that keep this rate keep `other` as well, wherever the windows of both begin.

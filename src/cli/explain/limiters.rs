@@ -1,12 +1,13 @@
 //! Describes what each limiter of a request does: its rule, the cost of the request, and the bucket that is charged.
 
 use crate::{
-    algorithm::{MAX_BUDGET, Rule, auto_rate::nanohertz, fair::Priority},
+    algorithm::{MAX_BUDGET, Rule, fair::Priority},
     config::{
         AutoRule, Charge, Config, FailurePolicy, LimiterConfig, Mode, Scope, StoreConfig,
         priority_name,
     },
     key::{self, Cost, Parts},
+    plan::per_second,
     store::OnLoss,
 };
 use serde::Serialize;
@@ -133,9 +134,8 @@ impl ExplainedLimiter {
 fn rule(limiter: &LimiterConfig) -> String {
     let rates: Vec<_> = limiter.rates.iter().map(ToString::to_string).collect();
     let rates = match (&*rates, limiter.auto) {
-        ([start], Some(AutoRule::Rate(rule))) => {
-            let per_second = |rate| rate as f64 / nanohertz(1, 1_000_000) as f64;
-            let (min, max) = (per_second(rule.min), per_second(rule.max));
+        ([start], Some(AutoRule::Rate { bounds, max })) => {
+            let [min, max] = [bounds.min, max.nanohertz()].map(per_second);
             format!("auto from {start}, between {min}/s and {max}/s")
         }
         ([rate], _) => rate.clone(),

@@ -32,7 +32,7 @@ pub(in crate::config) const LIMITER: Keys = Keys {
                 [learned](limiting.md#rates-and-margins-that-are-learned) from the upstream's refusals"),
         key("start", Kind::Rate).required()
             .of(&[]).of_auto_rates()
-            .says("the rate before anything is known. Its PERIOD is the time after which the rate may grow by a tenth"),
+            .says("the rate before anything is known. While it is used, it doubles in six of its PERIODs"),
         key("min", Kind::Rate).otherwise("a hundredth of `start`")
             .of(&[]).of_auto_rates()
             .says("the lowest rate"),

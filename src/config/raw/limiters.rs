@@ -2,7 +2,7 @@
 
 use super::{rates::is_auto, rule_keys::uses, rules::Rule};
 use crate::{
-    algorithm::{Algorithm, Concurrency, auto_rate::AutoRate},
+    algorithm::{Algorithm, Concurrency},
     config::{
         keys::{LIMITER, RuleKind},
         limiter::{AutoRule, FailurePolicy, LimiterConfig},
@@ -138,15 +138,16 @@ impl ConfigReader {
         }
         for (rate, node) in rates {
             match rule.at(rate) {
-                Ok(algorithm) if learns && !has_bounds(&algorithm, limiter.auto) => {
-                    let reason =
-                        "cannot be counted exactly between `min` and `max`; use a smaller `burst`";
-                    self.note(node.place, &section.path, reason);
-                }
-                Ok(algorithm) => {
-                    limiter.algorithms.push(algorithm.into());
-                    limiter.rates.push(rate);
-                }
+                Ok(algorithm) => match at_most(algorithm, limiter.auto) {
+                    Some(algorithm) => {
+                        limiter.algorithms.push(algorithm.into());
+                        limiter.rates.push(rate);
+                    }
+                    None => {
+                        let reason = "cannot be counted exactly up to `max`; use a smaller `burst`";
+                        self.note(node.place, &section.path, reason);
+                    }
+                },
                 Err((key, reason)) => {
                     let place = section.get(key).map_or(node.place, |field| field.node.place);
                     self.note(place, &section.path, reason);
@@ -162,8 +163,8 @@ impl ConfigReader {
     }
 }
 
-/// Whether the rule can be counted at the lowest and at the highest automatic rate.
-fn has_bounds(algorithm: &Algorithm, auto: Option<AutoRule>) -> bool {
-    let Some(AutoRule::Rate(AutoRate { min, max, .. })) = auto else { return false };
-    algorithm.at_rate(min, 1).is_some() && algorithm.at_rate(max, 1).is_some()
+/// The rule at the highest automatic rate, or as it is; `None` if it cannot be counted so.
+fn at_most(algorithm: Algorithm, auto: Option<AutoRule>) -> Option<Algorithm> {
+    let Some(AutoRule::Rate { max, .. }) = auto else { return Some(algorithm) };
+    algorithm.at_rate(max.nanohertz(), 1)
 }

@@ -2,10 +2,7 @@
 
 use super::rules::micros;
 use crate::{
-    algorithm::{
-        auto_margin::AutoMargin,
-        auto_rate::{AutoRate, MAX_RATE, MIN_RATE, nanohertz},
-    },
+    algorithm::{auto_margin::AutoMargin, gate::Bounds, nanohertz::MIN_RATE},
     config::{
         keys::{Choice, LIMITER, RuleKind},
         limiter::{AutoRule, LimiterConfig},
@@ -70,23 +67,21 @@ impl ConfigReader {
         limiter: &mut LimiterConfig,
     ) -> Option<(Rate, &'n YamlNode)> {
         let start: Rate = self.read_required(section, "start", ", as in `start: 5/s`")?;
-        let hertz = |rate: Rate| {
-            let count = i64::try_from(rate.count).unwrap_or(i64::MAX);
-            nanohertz(count, micros(rate.period)).clamp(MIN_RATE, MAX_RATE)
-        };
-        let first = hertz(start);
-        let mut bound = |key, default: i64| self.read(section, key).map_or(default, hertz);
+        let first = start.nanohertz();
         // A quota is seldom a hundredth of the first guess, or a thousand times as great.
-        let min = bound("min", (first / 100).max(MIN_RATE));
-        let max = bound("max", first.saturating_mul(1_000).min(MAX_RATE));
-        if !(min..=max).contains(&first) {
+        let min = self
+            .read(section, "min")
+            .map_or((first / 100).max(MIN_RATE), |min: Rate| min.nanohertz());
+        let max = self.read(section, "max");
+        let max = max.unwrap_or(Rate { count: start.count.saturating_mul(1_000), ..start });
+        if !(min..=max.nanohertz()).contains(&first) {
             let place = section.get("start").map_or(section.place, |field| field.node.place);
             let reason = "must lie between `min` and `max`";
             self.note(place, &join(&section.path, "start"), reason);
             return None;
         }
-        let period = micros(start.period);
-        limiter.auto = Some(AutoRule::Rate(AutoRate { start: first, min, max, period }));
+        let bounds = Bounds { start: first, min, unit: micros(start.period) };
+        limiter.auto = Some(AutoRule::Rate { bounds, max });
         Some((start, field.node))
     }
 

@@ -2,12 +2,8 @@
 
 use super::{mistakes, parse, schema::verdicts};
 use crate::{
-    algorithm::{
-        Rule,
-        auto_margin::AutoMargin,
-        auto_rate::{AutoRate, nanohertz},
-    },
-    config::{AutoRule, Config, LimitRow, LimiterConfig, Mode, Scope},
+    algorithm::{Rule, auto_margin::AutoMargin, gate::Bounds, nanohertz::nanohertz},
+    config::{AutoRule, Config, LimitRow, LimiterConfig, Mode, Rate, Scope},
 };
 use rstest::rstest;
 
@@ -80,11 +76,14 @@ fn learned_rates_have_bounds() {
     let rule = |text: &str| limiter(text).auto;
     let [five, least, most] = [(5, second), (1, 60 * second), (100, second)]
         .map(|(count, period)| nanohertz(count, period));
-    let expected = AutoRate { start: five, min: least, max: most, period: second };
-    let text = "{ rate: auto, start: 5/s, min: 1/min, max: 100/s }";
-    assert_eq!(rule(text), Some(AutoRule::Rate(expected)));
-    let expected = AutoRate { min: five / 100, max: five * 1000, ..expected };
-    assert_eq!(rule("{ rate: auto, start: 5/s }"), Some(AutoRule::Rate(expected)));
+    let bounds = Bounds { start: five, min: least, unit: second };
+    let expected = |bounds, max| Some(AutoRule::Rate { bounds, max: Rate::per_second(max) });
+    assert_eq!(rule("{ rate: auto, start: 5/s, min: 1/min, max: 100/s }"), expected(bounds, 100));
+    let bounds = Bounds { min: five / 100, ..bounds };
+    assert_eq!(rule("{ rate: auto, start: 5/s }"), expected(bounds, 5_000));
+    let highest = limiter("{ rate: auto, start: 5/s, max: 100/s }").algorithms;
+    let highest = highest[0].as_rate().map(|rule| (rule.rate(), rule.capacity()));
+    assert_eq!(highest, Some((most, 1)));
     let margin = AutoRule::Margin(AutoMargin { most: second });
     let text = "{ algorithm: sliding_window, rate: [20/s, 100/min], margin: auto }";
     assert_eq!(rule(text), Some(margin));

@@ -115,7 +115,7 @@ impl Attempt<'_, '_> {
         let (limiter, rate) = self.policy.owner(self.index(reservation.bound_by));
         let is_decided = reservation.bound().enforce && reservation.source != Source::None;
         self.record.quota = is_decided.then(|| {
-            let policy = self.proxy.0.plan.limiters[limiter].policy(rate);
+            let policy = self.proxy.0.plan.limiters[limiter].policy(rate, reservation.level);
             Box::new(QuotaLeft::new(policy, reservation))
         });
     }

@@ -102,7 +102,7 @@ routes: [{ name: search, suffix: /search, limiters: [search], max_wait: 1h }]
     gateway.until_waiting("search", 1).await;
     drop(conn);
     gateway.until_waiting("search", 0).await;
-    // Nobody waits for the limiter before the request has given its slot back and is counted.
+    // The request waits no more a moment before it has given its slot back and is counted.
     eventually("its slot is free", async || {
         let next = gateway.limiter("search").await["next_slot_ms"].as_f64().expect("ms");
         (next <= 15.0 * 60.0 * 1000.0).then_some(())

@@ -3,7 +3,7 @@
 use paceway::{
     algorithm::{
         Rule,
-        gate::{MAX_PAUSE, Remainder},
+        gate::{Bounds, MAX_PAUSE, Remainder},
     },
     store::Pause,
 };
@@ -59,6 +59,18 @@ fn pause() -> impl Strategy<Value = Pause> {
         status,
         ago,
     })
+}
+
+/// The bounds of a limiter, of which some have none.
+pub(super) fn bounds() -> impl Strategy<Value = Option<Bounds>> {
+    let rate = || (3..15u32, 1..10i64).prop_map(|(power, count)| count * 10i64.pow(power));
+    let unit = prop_oneof![1..5_000_000i64, 1..90_000_000_000i64];
+    let bounds = (rate(), rate(), unit).prop_map(|(a, b, unit)| Bounds {
+        start: a.max(b),
+        min: a.min(b),
+        unit,
+    });
+    prop::option::weighted(0.3, bounds)
 }
 
 /// A step of a sequence whose limiters get such rules.

@@ -8,8 +8,8 @@
 -- All numbers are doubles, little-endian; a text comes after the double of its length.
 --
 -- A limiter is the number of its key, that of the first of the two keys of its turns (0 without turns), and a text that is the
--- same in all calls: its kind, cost, whether it enforces, its horizon (how long after a loss of data earlier grants can count)
--- in µs, and its rule. With turns the class, the weight and the tenant of the request follow.
+-- same in all calls: its kind, cost, whether it enforces (1, and 2 if it has bounds), its horizon (how long after a loss of data
+-- earlier grants can count) in µs, the bounds, and its rule. With turns the class, the weight and the tenant of the request follow.
 
 local call, epoch, gates, replies = require 'call', require 'epoch', require 'gate', require 'replies'
 local reserve, states, wire = require 'reserve', require 'state', require 'wire'
@@ -28,11 +28,11 @@ local MOST_KNOWN = 1000
 local limiters, rules, known = {}, {}, 0
 
 local function read_limiter(text)
-  local kind, cost, enforces, horizon, from = unpack_from('<c1ddd', text)
+  local kind, cost, flags, horizon, from = unpack_from('<c1ddd', text)
   local algorithm = require(ALGORITHMS[kind])
   -- Limiters of one rule have one table of it, whatever their requests cost: entries of a call are compared by it.
   local own = kind .. string.sub(text, from)
-  local rule, enforce = rules[own] or algorithm.rule(text, from), enforces == 1
+  local rule, enforce = rules[own] or gates.rule(algorithm, flags >= 2, text, from), flags % 2 == 1
   local limiter = {
     algorithm = algorithm, rule = rule, cost = cost, enforce = enforce, horizon = horizon, is_permits = enforce and not algorithm.lease,
   }

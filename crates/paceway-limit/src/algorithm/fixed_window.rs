@@ -17,7 +17,7 @@
 
 use super::{
     Algorithm, DataLoss, Grant, Level, MAX_BUDGET, Micros, OpenRate, RateFacts, RateRule, Returns,
-    auto_rate::{Nanohertz, nanohertz},
+    nanohertz::{Nanohertz, nanohertz},
 };
 use section::Section;
 use smallvec::{SmallVec, smallvec};

@@ -1,8 +1,8 @@
--- The record of what the upstream has refused of a limiter. Twin of gate.rs, which explains it, and of gate/curve.rs. An open gate
--- has the fields of the twin, but `stop` for `until`; and where the limiter has a working rate those of the curve.
+-- The record of what the upstream has refused of a limiter. Twin of gate.rs, which explains it, of gate/curve.rs and of
+-- gate/bounds.rs. An open gate has the fields of the twin, but `stop` for `until`; and with a working rate those of the curve.
 --
--- A stored gate is ahead of the stored state: `R`, stop, from, spent, knee, the written rate, unit, left, reset (8 bytes each), early
--- (1), status (2), little-endian. In an open gate `low` and `written` are permits a µs, and `counts_by` is the stored written rate.
+-- A stored gate is ahead of the stored state: `S`, stop, from, spent, used, knee, the written rate, unit, left, reset (8 bytes each),
+-- early (1), status (2), little-endian. In an open gate `low` and `written` are permits a µs, and `counts_by` is the stored written rate.
 -- The state is empty where the limiter is unused. A concurrency limiter keeps its pause as a member of its sorted set.
 
 local call, common = require 'call', require 'common'
@@ -10,14 +10,16 @@ local M = {}
 
 local redis, ceil, floor, max, min = redis, math.ceil, math.floor, math.max, math.min
 local EXACT, MAX_BUDGET, byte, format = common.EXACT, common.MAX_BUDGET, string.byte, string.format
-local GATE, LETTER, LEAST_UNIT = '<c1i8i8i8i8i8i8i8i8BI2', 82, 1
+local GATE, LETTER, LEAST_UNIT = '<c1i8i8i8i8i8i8i8i8i8BI2', 83, 1
+local GUESS, GROWTH, USED, REMEMBERED = 4, 2, 0.5, 86400000000
 local PART, LESS, STEP, KEPT, LEAST, MOST_EARLY = 1000000, 0.98, 0.4, 0.7, 0.01, 3
 local BACK, WHOLE, EARLY, DEPTH, PER_MICRO, PRECISE, STEPS, ROUNDING, LONGEST = 22, 28, 0.25, 0.015, 1e15, 0.25, 64, 1e-3, 2.2e15
 
--- The bytes of a stored gate, which are ahead of a state; and of one from before gates had a working rate, which began with `P`.
-M.SIZE, M.LETTER = 68, LETTER
-local FORMER, FORMER_SIZE = 80, 19
-M.FORMER, M.FORMER_SIZE = FORMER, FORMER_SIZE
+-- The bytes of a stored gate, which are ahead of a state; and of former ones by their letters: `P` had no working rate, and `R` did
+-- not count what was used.
+M.SIZE, M.LETTER = 76, LETTER
+local FORMER = { [80] = 19, [82] = 68 }
+M.FORMER = FORMER
 
 local function rate_at(gate, x)
   if x < BACK then
@@ -57,27 +59,48 @@ end
 -- The gate of a stored value, nil if it has none; and the state, false if it is absent.
 local function split(raw)
   local letter = raw and byte(raw)
-  if letter == FORMER and #raw >= FORMER_SIZE then return nil, #raw > FORMER_SIZE and string.sub(raw, FORMER_SIZE + 1) end
+  local former = FORMER[letter]
+  if former and #raw >= former then return nil, #raw > former and string.sub(raw, former + 1) end
   if letter ~= LETTER or #raw < M.SIZE then return nil, raw end
-  local _, stop, from, spent, knee, counts_by, unit, left, reset, early, status = struct.unpack(GATE, raw)
-  for _, number in ipairs { stop, from, spent, unit, left, reset } do
+  local _, stop, from, spent, used, knee, counts_by, unit, left, reset, early, status = struct.unpack(GATE, raw)
+  for _, number in ipairs { stop, from, spent, used, unit, left, reset } do
     if number < 0 or number >= EXACT then return nil, raw end
   end
   if knee < 0 or knee > PER_MICRO or knee > 0 and (unit < LEAST_UNIT or counts_by <= 0) then return nil, raw end
   local gate = {
-    stop = stop, from = from, spent = spent, knee = knee, counts_by = counts_by, unit = unit, left = left, reset = reset,
-    early = min(early, MOST_EARLY), status = status,
+    stop = stop, from = from, spent = spent, used = used, knee = knee, counts_by = counts_by, unit = unit, left = left, reset = reset,
+    early = min(early, GUESS), status = status,
   }
   return gate, #raw > M.SIZE and string.sub(raw, M.SIZE + 1)
 end
 
 function M.pack(gate)
   if not gate then return '' end
-  local from, spent, knee, counts_by, unit = gate.from, gate.spent, gate.knee, gate.counts_by, gate.unit
-  return struct.pack(GATE, 'R', gate.stop, from, spent, knee, counts_by, unit, gate.left, gate.reset, gate.early, gate.status)
+  local from, spent, used, knee, unit = gate.from, gate.spent, gate.used, gate.knee, gate.unit
+  local left, reset, early, status = gate.left, gate.reset, gate.early, gate.status
+  return struct.pack(GATE, 'S', gate.stop, from, spent, used, knee, gate.counts_by, unit, left, reset, early, status)
 end
 
-function M.ends(gate) return max(gate.stop, gate.reset, gate.knee > 0 and gate.from + gate.unit * WHOLE or 0) end
+-- For how long after its end a curve is remembered; nil for a guess that is the same as none.
+local function remembered(gate)
+  if not gate.bounds then return 0 end
+  if gate.early < GUESS or gate.knee ~= gate.bounds.start then return REMEMBERED end
+  return gate.used > 0 and gate.unit * (WHOLE - BACK) or nil
+end
+
+function M.ends(gate)
+  local learned = gate.knee > 0 and remembered(gate)
+  return max(gate.stop, gate.reset, learned and gate.from + gate.unit * WHOLE + learned or 0)
+end
+
+-- The rule of a limiter, which may have bounds.
+function M.rule(algorithm, has_bounds, text, from)
+  if not has_bounds then return algorithm.rule(text, from) end
+  local start, least, unit, after = struct.unpack('<ddd', text, from)
+  local rule = algorithm.rule(text, after)
+  rule.bounds = { start = start, least = least, unit = unit }
+  return rule
+end
 
 local function written_of(algorithm, rule)
   local period, count = algorithm.pace(rule)
@@ -90,20 +113,68 @@ local function set_written(gate, written)
   gate.written, gate.low, gate.depth = written, min(gate.knee / PER_MICRO, written), DEPTH * 2 ^ gate.early
 end
 
-local function open_by(algorithm, gate, rule)
-  gate.now = call.now
-  if gate.knee > 0 then
-    local written = written_of(algorithm, rule)
-    local counts_by = floor(written * PER_MICRO)
-    if gate.counts_by ~= counts_by then
-      set_written(gate, gate.counts_by / PER_MICRO)
-      local promised = max(gate.spent - flown(gate), 0)
-      set_written(gate, written)
-      gate.spent, gate.counts_by, gate.has_changed = min(flown(gate) + promised, EXACT - 1), counts_by, true
-    end
-    set_written(gate, written)
+local function begins(gate) return gate.early == GUESS and gate.unit * BACK or 0 end
+
+local function end_of(bounds, knee, written) return bounds and min(knee / PER_MICRO * GROWTH, written) or written end
+
+-- The next guess where nothing is known or the curve has ended.
+local function guide(gate, bounds)
+  local now, knee = call.now, gate.knee
+  if knee == 0 then
+    knee = bounds.start
+  elseif now - gate.from < gate.unit * WHOLE then
+    gate.knee = max(knee, bounds.least)
+    return
+  elseif gate.used >= (permits(gate, now - gate.from) - permits(gate, begins(gate))) * USED then
+    knee = gate.counts_by
   end
-  return M.ends(gate) > call.now and gate or nil
+  gate.knee = max(knee, bounds.least)
+  if gate.knee == bounds.start then gate.unit, gate.status = bounds.unit, 0 end
+  gate.from, gate.used, gate.early = now - gate.unit * BACK, 0, GUESS
+end
+
+local function follow(algorithm, gate, rule)
+  local bounds, knee, from, promised = rule.bounds, gate.knee, gate.from, 0
+  gate.now, gate.bounds = call.now, bounds
+  if knee > 0 then
+    set_written(gate, gate.counts_by / PER_MICRO)
+    promised = max(gate.spent - flown(gate), 0)
+  end
+  if bounds then guide(gate, bounds) end
+  if gate.knee == 0 then return end
+  local written = end_of(bounds, gate.knee, written_of(algorithm, rule))
+  local counts_by = floor(written * PER_MICRO)
+  set_written(gate, written)
+  if gate.counts_by ~= counts_by or gate.knee ~= knee or gate.from ~= from then
+    gate.spent, gate.counts_by, gate.has_changed = min(flown(gate) + promised, EXACT - 1), counts_by, true
+  end
+end
+
+-- A gate with these fields beside those of `old`, which may be absent.
+local function changed(old, fields)
+  local gate = {
+    stop = 0, from = 0, spent = 0, used = 0, knee = 0, counts_by = 0, unit = 0, left = 0, reset = 0, early = 0, status = 0,
+  }
+  for _, values in ipairs { old or {}, fields } do
+    for name in pairs(gate) do
+      if values[name] then gate[name] = values[name] end
+    end
+  end
+  return gate
+end
+
+-- The gate of a limiter with bounds of which the store has none.
+function M.guess(algorithm, rule)
+  local gate = changed(nil, {})
+  follow(algorithm, gate, rule)
+  return gate
+end
+
+local function open_by(algorithm, gate, rule)
+  gate.bounds = rule.bounds
+  if M.ends(gate) <= call.now then return rule.bounds and M.guess(algorithm, rule) or nil end
+  follow(algorithm, gate, rule)
+  return gate
 end
 
 -- Replaces the gate of a stored value, or removes it. The state stays as it is.
@@ -115,13 +186,15 @@ function M.replace(key, gate)
   redis.call('SET', key, M.pack(gate) .. (raw or ''), 'PX', common.lifetime(left * 1000))
 end
 
--- The gate and the state of a value that was read. A gate that has ended is removed, and one of a former rule is replaced.
+-- The gate and the state of a value that was read, and of how many bytes the gate in the store is. A gate that has ended is removed,
+-- and one of a former curve is replaced.
 function M.read(algorithm, key, value, rule)
-  local gate, raw = split(value)
-  if not gate then return nil, value end
-  gate = open_by(algorithm, gate, rule)
-  if not gate or gate.has_changed then M.replace(key, gate) end
-  return gate, raw
+  local stored, raw = split(value)
+  if not stored then return nil, value, 0 end
+  local gate = open_by(algorithm, stored, rule)
+  local is_kept = gate == stored
+  if not is_kept or gate.has_changed then M.replace(key, is_kept and gate or nil) end
+  return gate, raw, is_kept and M.SIZE or 0
 end
 
 local function spent_by_now(gate) return max(gate.spent, flown(gate)) end
@@ -144,7 +217,9 @@ function M.take(gate, algorithm, open, start, cost, at)
   local whole, ticks, born, aux = algorithm.take(open, start, cost)
   local count
   if gate.now + at < gate.reset then gate.left, count = max(gate.left - cost, 0), gate.reset end
-  if gate.knee > 0 then gate.spent, count = min(spent_by_now(gate) + cost * PART, EXACT - 1), gate.from end
+  if gate.knee > 0 then
+    gate.spent, gate.used, count = min(spent_by_now(gate) + cost * PART, EXACT - 1), min(gate.used + cost, EXACT - 1), gate.from
+  end
   if count and algorithm.names == 'aux' then aux = count end
   if count and algorithm.names == 'ticks' then ticks = count end
   return whole, ticks, born, aux
@@ -173,7 +248,7 @@ function M.level(gate, algorithm, open)
   local paused, working, since = max(gate.stop - gate.now, 0), nil, 0
   if gate.knee > 0 then
     since = gate.now - gate.from
-    remaining, working = min(remaining, 1), floor(rate(gate, since) * PER_MICRO)
+    remaining, working, since = min(remaining, 1), floor(rate(gate, since) * PER_MICRO), since - begins(gate)
   end
   if gate.now < gate.reset then remaining = min(remaining, gate.left) end
   if opens(gate) > 0 then remaining = 0 end
@@ -190,22 +265,15 @@ end
 -- The knee and `early` after a refusal of a call that was `sent` by the gate `old`; nil: by the rule alone.
 local function lowered(old, sent, written)
   if not old then return written, 0 end
-  local after, early = sent - old.from, min(old.early + 1, MOST_EARLY)
-  local was = rate(old, after)
-  if after < old.unit then return min(max(permits(old, after) / old.unit, was * KEPT), was), early end
-  if after < EARLY * BACK * old.unit then return was, early end
-  return after >= BACK * old.unit and old.low + (was * LESS - old.low) * STEP or was, 0
-end
-
--- A gate with these fields beside those of `old`, which may be absent.
-local function changed(old, fields)
-  local gate = { stop = 0, from = 0, spent = 0, knee = 0, counts_by = 0, unit = 0, left = 0, reset = 0, early = 0, status = 0 }
-  for _, values in ipairs { old or {}, fields } do
-    for name in pairs(gate) do
-      if values[name] then gate[name] = values[name] end
-    end
+  local after, early, unit = sent - old.from, min(old.early + 1, MOST_EARLY), old.unit
+  if old.early == GUESS then
+    after = max(after, begins(old))
+    return (permits(old, after) - permits(old, after - unit)) / unit * LESS, 0
   end
-  return gate
+  local was = rate(old, after)
+  if after < unit then return min(max(permits(old, after) / unit, was * KEPT), was), early end
+  if after < EARLY * BACK * unit then return was, early end
+  return after >= BACK * unit and old.low + (was * LESS - old.low) * STEP or was, 0
 end
 
 -- The gate after a refusal, and whether the rate has fallen.
@@ -225,10 +293,12 @@ local function refused(old, span, status, unit, ago, written)
     return changed(nil, { stop = stop, from = stop, status = status })
   end
   local knee, early = lowered(old and old.knee > 0 and old, now - ago, written)
-  knee = floor(max(knee, written * LEAST, min(1 / unit, written)) * PER_MICRO)
-  local counts_by = floor(written * PER_MICRO)
+  local bounds = old and old.bounds
+  local least = bounds and bounds.least / PER_MICRO or max(written * LEAST, 1 / unit)
+  knee = floor(min(max(knee, least), written) * PER_MICRO)
+  local counts_by = floor(end_of(bounds, knee, written) * PER_MICRO)
   return changed(old, {
-    stop = stop, from = stop, spent = 0, knee = knee, counts_by = counts_by, unit = unit, early = early, status = status,
+    stop = stop, from = stop, spent = 0, used = 0, knee = knee, counts_by = counts_by, unit = unit, early = early, status = status,
   }), true
 end
 

@@ -23,14 +23,22 @@
 //! An answer may also say that so many permits remain until the quota begins again. Until then at most so many are granted; what
 //! other answers say meanwhile only makes them fewer. Permits of that count come back to it.
 //!
+//! A limiter may also have no rate but [`Bounds`], between which it is found. Its rule is that of the highest rate, and it always
+//! has a curve: a *guess*, which begins at t = 22 and at whose end the rate is twice the knee. If half of its permits were taken
+//! by then, that is the knee of the next guess; otherwise the knee stays. A refusal shows that the knee is 2 % below what flowed
+//! in the unit before it.
+//!
 //! A pause of a second says nothing about an hour: a limiter whose period is more than [`MOST_PAUSES`] times the pause keeps its
 //! level and its rate. The pause of a [`Concurrency`](super::Concurrency) is part of its state, and it has no rate.
 
+mod bounds;
 mod curve;
 
 use super::{
-    Algorithm, EXACT, Grant, Level, MAX_BUDGET, Micros, Open, OpenRate, auto_rate::Nanohertz,
+    Algorithm, EXACT, Grant, Level, MAX_BUDGET, Micros, Open, OpenRate, nanohertz::Nanohertz,
 };
+pub use bounds::Bounds;
+use bounds::GUESS;
 use curve::Curve;
 
 /// The longest pause, µs: 366 days. It keeps instants exact.
@@ -61,11 +69,13 @@ pub struct Gate {
     pub spent: i64,
     /// The rate that the upstream accepted lately; 0 where the limiter has no working rate.
     pub knee: Nanohertz,
-    /// The rate of the rule by which `spent` counts.
+    /// The permits that were granted by this curve, also those that came back.
+    pub used: i64,
+    /// The rate at the end of the curve by which `spent` counts.
     pub written: Nanohertz,
     /// The unit of time of the curve, µs.
     pub unit: Micros,
-    /// How many refusals in a row came soon after another one.
+    /// How many refusals in a row came soon after another one; 4 for a guess.
     pub early: u8,
     /// The permits that may be granted until `reset`, whatever the rule allows.
     pub left: i64,
@@ -116,6 +126,7 @@ pub struct OpenGate {
     gate: Gate,
     /// `None` for a pause that leaves the rate as it is.
     curve: Option<Curve>,
+    bounds: Option<Bounds>,
     now: Micros,
 }
 
@@ -126,6 +137,14 @@ impl Gate {
     pub fn new(now: Micros, span: Micros, status: u16) -> Self {
         let until = now + span.clamp(0, MAX_PAUSE);
         Self { until, from: until, status, ..Self::default() }
+    }
+
+    fn ends(&self, bounds: Option<Bounds>) -> Micros {
+        let Self { until, from, knee, unit, reset, .. } = *self;
+        let learned = bounds.map_or(0, |bounds| bounds.remembered(self));
+        let working =
+            if knee > 0 && learned >= 0 { from + Curve::length(unit) + learned } else { 0 };
+        until.max(working).max(reset)
     }
 
     /// The gate of two pauses: the one that ends later. Among equals the older one stays.
@@ -161,24 +180,35 @@ impl Gate {
             }
             return GateChange { gate: later, recalls: None };
         }
+        let bounds = old.and_then(|old| old.bounds);
         let written = Curve::written(rule);
         let (mut knee, mut early) = (written, 0);
         if let Some(curve) = curve {
             let after = sent - gate.from;
             knee = gate.knee_after(curve, after);
-            if after < gate.unit || curve.is_early(after) {
+            if gate.early < GUESS && (after < gate.unit || curve.is_early(after)) {
                 early = (gate.early + 1).min(MOST_EARLY);
             }
         }
-        knee = knee.max(written * LEAST).max((1.0 / unit as f64).min(written));
-        let [knee, written] = [knee, written].map(Curve::stored);
-        let gate =
-            Self { until, from: until, spent: 0, knee, written, unit, early, status, ..gate };
+        let least = match bounds {
+            Some(bounds) => Curve::read(bounds.min),
+            None => (written * LEAST).max(1.0 / unit as f64),
+        };
+        let knee = Curve::stored(knee.max(least).min(written));
+        let written = Curve::stored(bounds::end(bounds, knee, written));
+        let (from, spent, used) = (until, 0, 0);
+        let gate = Self { until, from, spent, used, knee, written, unit, early, status, ..gate };
         GateChange { gate, recalls: Some(0) }
     }
 
     /// The knee after the refusal of a call that was sent at this time of the curve.
     fn knee_after(&self, curve: Curve, sent: Micros) -> f64 {
+        if self.early == GUESS {
+            // It may have been promised by the guess before.
+            let sent = sent.max(self.begins());
+            let passed = curve.permits(sent) - curve.permits(sent - self.unit);
+            return passed / self.unit as f64 * LESS;
+        }
         let rate = curve.rate(sent);
         if sent < self.unit {
             let passed = curve.permits(sent) / self.unit as f64;
@@ -237,19 +267,40 @@ impl Remainder {
 // === impl OpenGate ===
 
 impl OpenGate {
-    /// Reads the gate of a limiter at `now`; `None` when the gate delays no request any more.
-    pub fn new(gate: Gate, now: Micros, rule: &Algorithm) -> Option<Self> {
-        let written = Curve::written(rule);
-        let curve = (gate.knee > 0).then(|| Curve::new(&gate, written));
-        let mut open = Self { gate, curve, now };
-        if let Some(curve) = curve.filter(|_| gate.written != Curve::stored(written)) {
-            // The rule has changed since. Promised permits are still ahead, and those that have flown by the former rule are not.
-            let before = Curve::new(&gate, Curve::read(gate.written));
-            let promised = (gate.spent - open.flown(before)).max(0);
-            open.gate.spent = (open.flown(curve) + promised).min(EXACT - 1);
-            open.gate.written = Curve::stored(written);
+    /// Reads the gate of a limiter at `now`, of which the store may have none; `None` when it delays no request any more. A limiter
+    /// with `bounds` always has one.
+    pub fn new(
+        gate: Option<Gate>,
+        now: Micros,
+        rule: &Algorithm,
+        bounds: Option<Bounds>,
+    ) -> Option<Self> {
+        let kept = gate.filter(|gate| gate.ends(bounds) > now);
+        let gate = kept.or(bounds.map(|_| Gate::default()))?;
+        let mut open = Self { gate, curve: None, bounds, now };
+        open.follow(Curve::written(rule));
+        Some(open)
+    }
+
+    /// Follows the curve by the rule as it is now. Where it is another one, promised permits are still ahead, and those that have
+    /// flown by the former one are not.
+    fn follow(&mut self, written: f64) {
+        let before = self.gate;
+        let former = (before.knee > 0).then(|| Curve::new(&before, Curve::read(before.written)));
+        let promised = former.map_or(0, |former| (before.spent - self.flown(former)).max(0));
+        if let Some(bounds) = self.bounds {
+            self.gate = bounds.guide(before, former, self.now);
         }
-        (open.ends() > now).then_some(open)
+        if self.gate.knee == 0 {
+            return;
+        }
+        let end = bounds::end(self.bounds, self.gate.knee, written);
+        let curve = Curve::new(&self.gate, end);
+        self.gate.written = Curve::stored(end);
+        if self.gate != before {
+            self.gate.spent = (self.flown(curve) + promised).min(EXACT - 1);
+        }
+        self.curve = Some(curve);
     }
 
     /// The gate as the store keeps it.
@@ -259,8 +310,7 @@ impl OpenGate {
 
     /// The instant from which the gate delays no request any more, µs of the store's clock.
     pub fn ends(&self) -> Micros {
-        let Gate { until, from, reset, .. } = self.gate;
-        self.curve.map_or(until, |curve| until.max(from + curve.length())).max(reset)
+        self.gate.ends(self.bounds)
     }
 
     /// How long the pause still takes, µs.
@@ -323,6 +373,7 @@ impl OpenGate {
         }
         if let Some(curve) = self.curve {
             self.gate.spent = (self.spent(curve) + cost * PART).min(EXACT - 1);
+            self.gate.used = (self.gate.used + cost).min(EXACT - 1);
             count = Some(self.gate.from);
         }
         if let (Some(field), Some(count)) = (open.facts().gate_field, count) {
@@ -359,7 +410,7 @@ impl OpenGate {
             reset_after: reset_after.max(paused),
             paused,
             rate: self.curve.map_or(0, |curve| Curve::stored(curve.rate(since))),
-            since: self.curve.map_or(0, |_| since),
+            since: self.curve.map_or(0, |_| since - self.gate.begins()),
             status: if is_refused { self.gate.status } else { 0 },
         }
     }

@@ -1,7 +1,7 @@
 //! The questions that each algorithm of a rate answers in its own file. No question has a default answer, so the compiler
 //! names those that a new algorithm leaves open.
 
-use super::{Algorithm, DataLoss, Grant, Level, Micros, State, auto_rate::Nanohertz};
+use super::{Algorithm, DataLoss, Grant, Level, Micros, State, nanohertz::Nanohertz};
 use smallvec::SmallVec;
 
 /// The rule of a rate with its parameters, such as a token bucket of 10/s. An [`Algorithm`] is any of them.

@@ -26,9 +26,8 @@ pub use state::State;
 
 use super::{
     Algorithm, DataLoss, EXACT, Grant, Level, MAX_BUDGET, MAX_HOLES, Micros, OpenRate, RateFacts,
-    RateRule, Returns,
-    auto_rate::{Nanohertz, nanohertz, permits_in, span_of},
-    ceil_div,
+    RateRule, Returns, ceil_div,
+    nanohertz::{Nanohertz, nanohertz, permits_in, span_of},
 };
 use smallvec::{SmallVec, smallvec};
 use state::{Law, Walk};

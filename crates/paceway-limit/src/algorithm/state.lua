@@ -13,7 +13,7 @@
 local call, common, gates = require 'call', require 'common', require 'gate'
 local M = {}
 
-local redis, max, byte, unpack_from = redis, math.max, string.byte, struct.unpack
+local redis, max, byte, unpack_from, EXACT = redis, math.max, string.byte, struct.unpack, common.EXACT
 
 local states, used, count = {}, {}, 0
 
@@ -29,21 +29,23 @@ end
 local function load(state)
   local algorithm, key, rule, horizon = state.algorithm, state.key, state.rule, state.horizon
   if algorithm.load then return algorithm.load(state) end
-  local piece, raw, gate = algorithm.piece
+  local piece, skip = algorithm.piece, 0
+  local raw, gate
   if piece then raw = common.ask('GETRANGE', key, 0, gates.SIZE + piece - 1) else raw = common.ask('GET', key) end
   if raw == nil then return nil end
   if raw then
     local letter = byte(raw)
     if letter == gates.LETTER then
-      gate, raw = gates.read(algorithm, key, raw, rule)
-    elseif letter == gates.FORMER and #raw >= gates.FORMER_SIZE then
+      gate, raw, skip = gates.read(algorithm, key, raw, rule)
+    elseif #raw >= (gates.FORMER[letter] or EXACT) then
       gates.replace(key, nil)
       return load(state)
     end
   end
   -- An absent string has empty pieces.
   if piece and raw == '' then raw = false end
-  local now, lost_at, skip = call.now, call.lost_at, gate and gates.SIZE or 0
+  if rule.bounds and not gate then gate = gates.guess(algorithm, rule) end
+  local now, lost_at = call.now, call.lost_at
   local open = algorithm.read(raw, now, rule, key, skip)
   if not open then return nil end
   if lost_at > 0 and M.is_lost(raw and unpack_from('<i8', raw, algorithm.born_at), horizon) then

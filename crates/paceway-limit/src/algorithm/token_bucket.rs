@@ -20,8 +20,8 @@ pub use block::{BlockAsk, LONGEST_USE};
 
 use super::{
     Algorithm, DataLoss, Grant, Level, MAX_BUDGET, Micros, OpenRate, RateFacts, RateRule, Returns,
-    auto_rate::{Nanohertz, nanohertz, span_of},
     ceil_div,
+    nanohertz::{Nanohertz, nanohertz, span_of},
     timeline::{Pace, Timeline},
 };
 use smallvec::SmallVec;

@@ -23,9 +23,8 @@ mod curve;
 
 use super::{
     Algorithm, DataLoss, EXACT, Grant, Level, MAX_BUDGET, Micros, OpenRate, RateFacts, RateRule,
-    Returns,
-    auto_rate::Nanohertz,
-    ceil_div,
+    Returns, ceil_div,
+    nanohertz::Nanohertz,
     timeline::{Pace, drop_shortest_above_bound},
 };
 use curve::{Hole, converted, converted_holes};

@@ -83,6 +83,7 @@ impl Planned {
             enforce: self.enforce,
             horizon: algorithm.horizon(micros(max_wait), self.most),
             period: self.period,
+            bounds: None,
             on_loss: self.on_loss,
             // A store in memory that is full of keys counts further ones together.
             overflow: key.map(|_| self.names.of(Some("#overflow")).into()),

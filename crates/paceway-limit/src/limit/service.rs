@@ -79,12 +79,6 @@ pub trait Caller: Send + Sync {
     /// Sees that a pause covers the instant of a reservation. The call asks again.
     fn paused(&mut self, _reservation: &Reservation) {}
 
-    /// Resolves when a limiter of `reservation` grants fewer permits than it did when it promised the instant. The call asks
-    /// again: calls that keep such instants would be as many as before. Never, by default.
-    fn slowed(&self, _reservation: &Reservation) -> impl Future<Output = ()> + Send {
-        pending()
-    }
-
     /// Sees that a reservation has moved to an earlier instant, because another call has left.
     fn moved(&mut self, _reservation: &Reservation) {}
 
@@ -149,8 +143,6 @@ enum Woken<R> {
     Ready(R),
     /// A pause covers the instant.
     Paused(Covering),
-    /// A limiter grants fewer permits than before.
-    Slowed,
     /// A slot before the instant has become free, and is near; `None`: a limiter was freed.
     NearOpening(Option<Opening>),
     /// The slot has to be confirmed, or the store says that it is another one.
@@ -219,7 +211,6 @@ async fn wait<C: Caller, M: Callee<Error = C::Error>>(
                     () = reservation.turn_comes() => Woken::Turn,
                     opening = reservation.near_opening(lead) => Woken::NearOpening(Some(opening)),
                     error = caller.interrupted(reservation.at) => return Err(error),
-                    () = caller.slowed(&reservation) => Woken::Slowed,
                 };
                 match woken {
                     Woken::NearOpening(opening) if !reservation.takes_turns() => {
@@ -251,7 +242,7 @@ async fn wait<C: Caller, M: Callee<Error = C::Error>>(
                         }
                         Box::pin(reservation.ask_again(caller.renewed(), caller.left())).await
                     }
-                    Woken::Slowed | Woken::NearOpening(_) => {
+                    Woken::NearOpening(_) => {
                         let renewed = caller.renewed();
                         Box::pin(reservation.ask_in_turn(renewed, || caller.left())).await
                     }

@@ -1,7 +1,10 @@
 //! The limiters of one request as a store sees them: key, rule, cost, and the policy for an outage.
 
 use super::Turn;
-use crate::algorithm::{DataLoss, Micros, Rule};
+use crate::algorithm::{
+    DataLoss, Gate, Micros, Rule,
+    gate::{Bounds, OpenGate},
+};
 use memchr::memchr;
 use std::sync::Arc;
 
@@ -22,6 +25,9 @@ pub struct Check {
     /// The period of the limiter's rate as it is written, in µs: 1000 an hour have one of an hour. A pause that is much
     /// shorter leaves the level as it is.
     pub period: Micros,
+    /// The bounds of a rate that the upstream's refusals find; `algorithm` is the rule of the highest one. `None` for a rate that
+    /// is written.
+    pub bounds: Option<Arc<Bounds>>,
     /// Whether the limiter closes for that long after a loss, or continues with the states that the store has.
     pub on_loss: OnLoss,
     /// The key of the shared state that counts this key when the store has no room for another one.
@@ -102,6 +108,7 @@ impl Check {
             enforce: true,
             horizon: 0,
             period: algorithm.as_rate().map_or(0, |rate| rate.refill_time()),
+            bounds: None,
             on_loss: OnLoss::Close,
             overflow: None,
             on_failure,
@@ -141,10 +148,22 @@ impl Check {
         Self { turn: Some(turn), ..self }
     }
 
+    /// Sets the bounds of a rate that refusals find.
+    #[must_use]
+    pub fn with_bounds(self, bounds: Bounds) -> Self {
+        Self { bounds: Some(bounds.into()), ..self }
+    }
+
     /// Lets gateways take permits of this limiter in [`blocks`](Self::blocks), which they do not unless this is called.
     #[must_use]
     pub fn with_blocks(self) -> Self {
         Self { blocks: true, ..self }
+    }
+
+    /// Reads the gate of the limiter at `now`, of which the store may have none; `None` when it delays no request.
+    pub fn open_gate(&self, gate: Option<Gate>, now: Micros) -> Option<OpenGate> {
+        let bounds = self.bounds.as_deref().copied();
+        OpenGate::new(gate, now, self.algorithm.as_rate()?, bounds)
     }
 
     /// The loss at the instant `at` as this limiter sees it; `None` if it trusts the store.

@@ -210,8 +210,11 @@ impl Pause {
     }
 
     /// The unit of time in which the rate of a limiter returns after the pause, µs; 0 if it keeps its rate and its level, because
-    /// its period is more than ten times the pause.
+    /// its period is more than ten times the pause. A rate that has only bounds is found from every refusal.
     pub fn unit(self, check: &Check) -> Micros {
+        if let Some(bounds) = &check.bounds {
+            return bounds.unit.max(self.whole).clamp(1, MAX_PAUSE);
+        }
         let lowers = check.period <= self.whole.saturating_mul(MOST_PAUSES);
         if lowers { check.period.max(self.whole).clamp(1, MAX_PAUSE) } else { 0 }
     }

@@ -234,7 +234,7 @@ impl MemoryStore {
         now: Micros,
     ) -> OpenedState {
         let loss = self.loss(check);
-        let gate = shard.open_gate(print, &check.algorithm, now);
+        let gate = shard.open_gate(print, check, now);
         if let Some(place) = place
             && let Some(open) = shard.open(place, &check.algorithm, loss, now)
         {

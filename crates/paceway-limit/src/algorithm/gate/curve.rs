@@ -2,7 +2,7 @@
 //! rates permits a µs. Twin of the first part of `gate.lua`: both compute in doubles, in the same order.
 
 use super::{Algorithm, Gate, LESS, Micros, STEP};
-use crate::algorithm::auto_rate::Nanohertz;
+use crate::algorithm::nanohertz::Nanohertz;
 
 /// The units after which the rate is that of the knee again, and those after which it is the written one.
 const BACK: f64 = 22.0;
@@ -55,9 +55,14 @@ impl Curve {
         (rate * PER_MICRO).floor() as Nanohertz
     }
 
+    /// The time until the rate is that of the knee again, by this unit.
+    pub(super) fn way_back(unit: Micros) -> Micros {
+        (unit as f64 * BACK) as Micros
+    }
+
     /// The time until the rate is the written one.
-    pub(super) fn length(self) -> Micros {
-        (self.unit * WHOLE) as Micros
+    pub(super) fn length(unit: Micros) -> Micros {
+        (unit as f64 * WHOLE) as Micros
     }
 
     pub(super) fn is_early(self, after: Micros) -> bool {

@@ -1,3 +1,4 @@
+mod bounds;
 mod remainders;
 
 use super::*;
@@ -33,11 +34,12 @@ struct Limiter {
     rule: Algorithm,
     state: Option<State>,
     gate: Option<Gate>,
+    bounds: Option<Bounds>,
 }
 
 impl Limiter {
     fn new(rule: Algorithm) -> Self {
-        Self { rule, state: None, gate: None }
+        Self { rule, state: None, gate: None, bounds: None }
     }
 
     /// A call that was sent `ago` is refused. Returns whether the rate falls.
@@ -73,7 +75,7 @@ impl Limiter {
     }
 
     fn open(&mut self, now: Micros) -> (Open, Option<OpenGate>) {
-        let gate = self.gate.and_then(|gate| OpenGate::new(gate, now, &self.rule));
+        let gate = OpenGate::new(self.gate, now, &self.rule, self.bounds);
         (self.rule.open(self.state.clone().as_mut(), now), gate)
     }
 
@@ -170,7 +172,7 @@ proptest! {
         }
         granted.sort_unstable();
         let shape = Curve::new(&curve, Curve::written(&rule));
-        for (i, at) in granted.iter().enumerate().filter(|(_, at)| **at < curve.from + shape.length()) {
+        for (i, at) in granted.iter().enumerate().filter(|(_, at)| **at < curve.from + Curve::length(curve.unit)) {
             prop_assert!(*at >= curve.until, "{} µs before the end", curve.until - at);
             let most = shape.permits(at - curve.from);
             prop_assert!(i as f64 <= most + 1e-3, "{} and not {most} within {} µs", i, at - curve.from);
@@ -221,7 +223,7 @@ proptest! {
         let gate = Gate { knee: Curve::stored(written * part).max(1), unit, early, ..Gate::default() };
         let curve = Curve::new(&gate, Curve::written(&rule));
         let (mut sum, mut last) = (0.0, 0.0);
-        let step = curve.length() / 20_000 + 2;
+        let step = Curve::length(unit) / 20_000 + 2;
         for i in 0..20_000 {
             let rate = curve.rate(i * step);
             prop_assert!(rate >= last && rate <= written * (1.0 + 1e-12), "{rate} after {last} of {written}");

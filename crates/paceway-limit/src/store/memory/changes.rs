@@ -4,7 +4,7 @@ use super::{MemoryStore, OpenedState, wants};
 use crate::{
     algorithm::{
         Gate, Grant, Level, Micros, OpenRule, concurrency,
-        gate::{GateChange, OpenGate, Remainder},
+        gate::{GateChange, Remainder},
         reserve::{self, Part},
         token_bucket::BlockAsk,
     },
@@ -131,12 +131,11 @@ impl MemoryStore {
         let (mut level, mut recalls) = (Level::default(), None);
         self.change(now, check, |opened| {
             let mut has_changed = false;
-            match check.algorithm.as_rate().filter(|_| told.span > 0) {
-                Some(rule) => {
-                    let Some(open) = opened.open.rate() else { return false };
+            match opened.open.rate().filter(|_| told.span > 0) {
+                Some(open) => {
                     let change = Gate::remaining(opened.gate.as_deref(), open, now, told);
                     if let Some(change) = change {
-                        opened.gate = OpenGate::new(change.gate, now, rule).map(Box::new);
+                        opened.gate = check.open_gate(Some(change.gate), now).map(Box::new);
                         recalls = change.recalls;
                     }
                 }
@@ -173,7 +172,7 @@ impl MemoryStore {
             } else if let Some(rule) = check.algorithm.as_rate() {
                 let GateChange { gate, .. } =
                     Gate::refused(opened.gate.as_deref(), now, refusal, rule);
-                opened.gate = OpenGate::new(gate, now, rule).map(Box::new);
+                opened.gate = check.open_gate(Some(gate), now).map(Box::new);
             }
             level = opened.level();
             // The state of a rate does not change.

@@ -18,6 +18,7 @@ use crate::{
         token_bucket,
     },
     probing::ProbingTable,
+    store::Check,
 };
 use ahash::HashMap;
 use slab::Slab;
@@ -143,18 +144,22 @@ impl Shard {
     pub(super) fn open_gate(
         &mut self,
         print: Print,
-        rule: &Rule,
+        check: &Check,
         now: Micros,
     ) -> Option<Box<OpenGate>> {
         // Mostly no limiter is paused.
-        if self.has_gates { self.find_gate(print, rule, now) } else { None }
+        if self.has_gates || check.bounds.is_some() {
+            self.find_gate(print, check, now)
+        } else {
+            None
+        }
     }
 
     #[cold]
-    fn find_gate(&mut self, print: Print, rule: &Rule, now: Micros) -> Option<Box<OpenGate>> {
-        let gate = self.gates.get(print)?;
-        let open = OpenGate::new(gate, now, rule.as_rate()?);
-        if open.is_none() {
+    fn find_gate(&mut self, print: Print, check: &Check, now: Micros) -> Option<Box<OpenGate>> {
+        let gate = self.gates.get(print);
+        let open = check.open_gate(gate, now);
+        if gate.is_some() && open.is_none() {
             self.remove_gate(print);
         }
         open.map(Box::new)

@@ -131,7 +131,7 @@ impl MemoryStore {
         let rates = checks.iter().filter(|check| is_rate(check));
         let gates = rates.filter_map(|check| {
             let print = self.print(&check.key);
-            self.lock(print).open_gate(print, &check.algorithm, now)
+            self.lock(print).open_gate(print, check, now)
         });
         gates.map(|gate| gate.gate().until).max().unwrap_or(0)
     }

@@ -53,7 +53,8 @@ fn mixed_keys(entries: &[Entry]) -> HashSet<&str> {
             Some(check) => {
                 let first = *firsts.entry(&check.key).or_insert(check);
                 let is_same = (first.cost, first.horizon, first.on_loss, first.algorithm)
-                    == (check.cost, check.horizon, check.on_loss, check.algorithm);
+                    == (check.cost, check.horizon, check.on_loss, check.algorithm)
+                    && first.bounds == check.bounds;
                 if !is_same {
                     mixed.insert(&*check.key);
                 }

@@ -203,12 +203,15 @@ impl<'e> ScriptCall<'e> {
         let queue = if has_queue { self.queue_of(check) } else { 0 };
         self.number(queue);
         let args = check.algorithm.numbers();
-        self.number(25 + 8 * args.len() as i64);
+        let bounds = check.bounds.as_ref().map(|bounds| [bounds.start, bounds.min, bounds.unit]);
+        let numbers = 3 + args.len() + bounds.map_or(0, |bounds| bounds.len());
+        self.number(1 + 8 * numbers as i64);
         self.packed.push(check.algorithm.letter());
-        for number in [check.cost, check.enforce.into(), horizon(check)] {
+        let flags = i64::from(check.enforce) + 2 * i64::from(bounds.is_some());
+        for number in [check.cost, flags, horizon(check)] {
             self.number(number);
         }
-        args.into_iter().for_each(|arg| self.number(arg));
+        bounds.into_iter().flatten().chain(args).for_each(|number| self.number(number));
         if has_queue {
             let turn = match &check.turn {
                 Some(turn) => Cow::Borrowed(turn),

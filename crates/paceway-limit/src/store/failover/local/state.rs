@@ -5,7 +5,7 @@ use super::limiter::LocalLimiter;
 use crate::{
     algorithm::{
         Algorithm, Concurrency, Grant, Level, MAX_BUDGET, Micros, Rule, concurrency::Ticket,
-        reserve::Part,
+        gate::Bounds, reserve::Part,
     },
     store::{
         Check, Checks, Entry, KnownPause, OnFailure, Pause, Reply, Share,
@@ -89,6 +89,11 @@ impl LocalState {
         self.gateways = gateways;
         for (key, before) in before {
             let Some(limiter) = self.limiters.get(&key) else { continue };
+            if limiter.check.bounds.is_some() {
+                // A rate that was found is one that fewer gateways shared.
+                let share = self.share(&limiter.check, key.clone());
+                self.run(now, Entry::Forget { check: share });
+            }
             let (share, after) = owes(self, limiter);
             for checks in takes(&share, before - after) {
                 self.run(now, Entry::Reserve { checks, budget: MAX_BUDGET, ticket: None });
@@ -128,8 +133,12 @@ impl LocalState {
             }
             (whole, _) => whole,
         };
+        let bounds = check.bounds.as_ref().map(|bounds| {
+            let begun = self.limiters.get(&key).and_then(|limiter| limiter.check.bounds.as_ref());
+            begun.unwrap_or(bounds).share(self.sharing(check)).into()
+        });
         // First come, first served: the tenants of one gateway are not those of all.
-        Check { key, algorithm, overflow: None, turn: None, ..check.clone() }
+        Check { key, algorithm, bounds, overflow: None, turn: None, ..check.clone() }
     }
 
     /// The share of `check`, as [`Self::share`]. The first request of a key begins its state.
@@ -219,8 +228,13 @@ impl LocalState {
         }
     }
 
-    /// A limiter whose state is as full as the shared one was at its last report.
-    fn new_limiter(&self, health: &Health, check: Check, now: Micros) -> LocalLimiter {
+    /// A limiter whose state is as full as the shared one was at its last report, and whose rate is the one that was found.
+    fn new_limiter(&self, health: &Health, mut check: Check, now: Micros) -> LocalLimiter {
+        if let Some(bounds) = &mut check.bounds
+            && let Some((Level { rate: start @ 1.., .. }, _)) = health.known.level(&check.key)
+        {
+            *bounds = Bounds { start, ..**bounds }.into();
+        }
         let share = self.share(&check, check.key.clone());
         if let (Rule::Rate(rate), Rule::Rate(whole)) = (share.algorithm, check.algorithm)
             && let Some((level, ago)) = health.known.level(&check.key)

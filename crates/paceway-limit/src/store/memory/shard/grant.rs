@@ -27,7 +27,15 @@ impl MemoryStore {
         checks: &[Check],
         now: Micros,
     ) -> Option<Decision> {
-        let [Check { algorithm: Rule::Rate(Algorithm::TokenBucket(rule)), key, cost, .. }] = checks
+        let [
+            Check {
+                algorithm: Rule::Rate(Algorithm::TokenBucket(rule)),
+                bounds: None,
+                key,
+                cost,
+                ..
+            },
+        ] = checks
         else {
             return None;
         };
