@@ -16,7 +16,7 @@ pub use counts::{Decisions, Outcomes, Statuses};
 pub(crate) use declared::*;
 pub use handles::{
     ConnectionMetrics, LimiterMetrics, RouteMetrics, SettledPermits, UpstreamMetrics, addresses,
-    begin, config_reloads, limiter_rate, service_label, store, store_health, store_pace,
+    begin, config_reloads, service_label, store, store_health, store_pace,
 };
 pub use labels::{Outcome, Protocol, Refusal, RetryResult, Verdict};
 pub(crate) use metric::Metric;

@@ -114,7 +114,7 @@ impl LimiterMetrics {
     /// `has_rate` if it has a rate.
     pub fn new(limiter: &str, is_one: bool, has_rate: bool) -> Self {
         Self {
-            rate: has_rate.then(|| limiter_rate(limiter)),
+            rate: has_rate.then(|| RATE.level(&[limiter])),
             period: has_rate.then(|| PERIOD.level(&[limiter])),
             capacity: CAPACITY.level(&[limiter]),
             label: LIMITER.text(limiter),
@@ -170,11 +170,6 @@ impl Default for ConnectionMetrics {
 /// `route="NAME",service="forward_auth"`.
 pub fn service_label(route: &str, service: &str) -> String {
     format!("{},{}", ROUTE.text(route), SERVICE.text(service))
-}
-
-/// Makes the handle for the learned rate of a limiter with `rate: auto`, in permits a second.
-pub fn limiter_rate(limiter: &str) -> Gauge {
-    RATE.level(&[limiter])
 }
 
 /// Makes the handles for the addresses of the upstream named `upstream`: how many are used, and how many are ejected.

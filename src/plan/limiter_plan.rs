@@ -161,6 +161,10 @@ impl LimiterPlan {
             algorithm: rule,
             enforce: self.limiter.mode == Mode::Enforce,
             horizon: rule.horizon(self.demand.wait, self.demand.cost),
+            bounds: match rate {
+                Some(_) => self.limiter.bounds().map(Arc::new),
+                None => state.check.bounds.clone(),
+            },
             blocks: false,
             ..state.check.clone()
         };
@@ -335,7 +339,9 @@ fn describe(limiter: &config::LimiterConfig, metrics: &LimiterMetrics) {
         gauge.set(per_second(rate));
         period.set(rate.period.as_secs_f64());
     }
-    let capacity = limiter.algorithms.iter().map(Rule::limit).min();
+    // A rate that is found grants one by one.
+    let one = limiter.bounds().map(|_| 1);
+    let capacity = one.or_else(|| limiter.algorithms.iter().map(Rule::limit).min());
     metrics.capacity.set(capacity.unwrap_or_default() as f64);
 }
 
@@ -359,10 +365,11 @@ impl Demand {
         all
     }
 
-    /// Whether gateways take permits in blocks by a rule of the limiter: from a fast bucket that no request waits for in turns,
-    /// because a turn is a decision of the store. Large costs and permits that come back would meet the blocks.
+    /// Whether gateways take permits in blocks by a rule of the limiter: from a fast bucket with a written rate that no request
+    /// waits for in turns, because a turn is a decision of the store. Large costs and permits that come back would meet the blocks.
     fn leaves_blocks(&self, limiter: &config::LimiterConfig, rule: &Rule) -> bool {
-        let is_plain = limiter.mode == Mode::Enforce && !limiter.has_turns;
+        let is_plain =
+            limiter.mode == Mode::Enforce && !limiter.has_turns && limiter.bounds().is_none();
         is_plain
             && rule.as_rate().is_some_and(Algorithm::is_fast_bucket)
             && !self.settles

@@ -38,7 +38,7 @@ pub(super) fn limiter(text: &str) -> LimiterConfig {
 #[case::auto("{ rate: auto, start: 5/s, min: 1/min, max: 100/s }", "T 5/s", 1)]
 #[case::auto_alone("{ rate: auto, start: 300/min }", "T 300/min", 1)]
 #[case::auto_burst("{ rate: auto, start: 5/s, burst: 9 }", "T 5/s", 9)]
-#[case::auto_window("{ algorithm: sliding_window, rate: auto, start: 5/s }", "S 5/s", 5)]
+#[case::auto_window("{ algorithm: sliding_window, rate: auto, start: 5/s }", "S 5/s", 5_000)]
 #[case::auto_leaky("{ algorithm: leaky_bucket, rate: auto, start: 5/s }", "L 5/s", 5)]
 #[case::auto_margin("{ algorithm: sliding_window, rate: 20/s, margin: auto }", "S 20/s", 20)]
 fn reads_every_form_of_a_limiter(
