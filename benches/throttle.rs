@@ -106,6 +106,7 @@ fn cases() -> Vec<Case> {
         closed: Duration::ZERO,
     };
     let fixed = "{ algorithm: sliding_window, rate: 50/s, margin: 30ms }";
+    let written = "50/s";
     let auto = "{ algorithm: sliding_window, rate: auto, start: 50/s, min: 1/s, max: 100/s, margin: 30ms }";
     let unknown = "{ rate: auto, start: 5/s, min: 1/s, max: 100/s, burst: 1 }";
     let bounds = |refused, used, shields| Bounds { refused, used, shields };
@@ -177,6 +178,40 @@ fn cases() -> Vec<Case> {
                 bounds(0.02, 0.95, false),
             )
         },
+        Case {
+            settled: 20.0,
+            ..case(
+                "another program uses 20 %, nothing told",
+                written,
+                "2s",
+                silent,
+                0.75,
+                bounds(0.02, 0.76, false),
+            )
+        },
+        Case {
+            settled: 20.0,
+            ..case("the same, load 2 x", written, "2s", silent, 2.0, bounds(0.02, 0.7, false))
+        },
+        Case {
+            settled: 20.0,
+            ..case(
+                "quota 10 % lower, load 2 x",
+                written,
+                "2s",
+                lower,
+                2.2,
+                bounds(0.004, 0.92, false),
+            )
+        },
+        case(
+            "callers: 6/s of 10/s, another program uses 2/s",
+            "10/s",
+            "6s",
+            Vendor { quota: 10, ..silent },
+            0.6,
+            bounds(0.02, 0.95, true),
+        ),
         case(
             "everything refused for 2 s",
             fixed,

@@ -4,7 +4,7 @@
 use crate::{
     algorithm::auto_margin::{LearnedMargin, MarginReport},
     limit::micros,
-    plan::{AutoLimit, Observed, Plan},
+    plan::{Observed, Plan, SharedMargin},
     store::{Note, NoteChange, StoreAdmin, StoreError},
 };
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -27,7 +27,7 @@ const ATTEMPTS: usize = 4;
 
 /// The learned margin of a limiter, with the knowledge of its record.
 struct Learner {
-    auto: Arc<AutoLimit>,
+    margin: Arc<SharedMargin>,
     store: Arc<dyn StoreAdmin>,
     key: Arc<str>,
     /// The record as the store had it last. It is written again when the store has lost it.
@@ -37,8 +37,8 @@ struct Learner {
 
 /// Reads the records of all limiters that learn, and keeps reading and writing them on the current runtime.
 pub(crate) async fn begin(plan: &Plan, store: &Arc<dyn StoreAdmin>) {
-    for auto in plan.limiters.iter().filter_map(|limiter| limiter.auto()) {
-        let mut learner = Learner::new(auto, store);
+    for margin in plan.limiters.iter().filter_map(|limiter| limiter.margin()) {
+        let mut learner = Learner::new(margin, store);
         drop(timeout(START, learner.report()).await);
         tokio::spawn(learner.keep());
     }
@@ -48,18 +48,18 @@ pub(crate) async fn begin(plan: &Plan, store: &Arc<dyn StoreAdmin>) {
 /// share have their task already; those of `before` alone end theirs.
 pub(crate) fn follow(plan: &Plan, before: &Plan, store: &Arc<dyn StoreAdmin>) {
     let all = |plan: &Plan| -> HashMap<_, _> {
-        let learned = plan.limiters.iter().filter_map(|limiter| limiter.auto());
-        learned.map(|auto| (Arc::as_ptr(auto), auto.clone())).collect()
+        let learned = plan.limiters.iter().filter_map(|limiter| limiter.margin());
+        learned.map(|margin| (Arc::as_ptr(margin), margin.clone())).collect()
     };
     let (new, old) = (all(plan), all(before));
-    for (own, auto) in &old {
+    for (own, margin) in &old {
         if !new.contains_key(own) {
-            auto.replaced();
+            margin.replaced();
         }
     }
-    for (own, auto) in &new {
+    for (own, margin) in &new {
         if !old.contains_key(own) {
-            let mut learner = Learner::new(auto, store);
+            let mut learner = Learner::new(margin, store);
             tokio::spawn(async move {
                 drop(timeout(PATIENCE, learner.report()).await);
                 learner.keep().await;
@@ -68,24 +68,24 @@ pub(crate) fn follow(plan: &Plan, before: &Plan, store: &Arc<dyn StoreAdmin>) {
     }
 }
 
-/// Forgets the learned margin of `auto`, which begins without one again.
+/// Forgets a learned margin: the limiter begins without one again.
 ///
 /// # Errors
 ///
 /// [`StoreError`] when the store gave no answer.
 pub(crate) async fn forget(
-    auto: &AutoLimit,
+    margin: &SharedMargin,
     store: &Arc<dyn StoreAdmin>,
 ) -> Result<(), StoreError> {
-    let key: Arc<str> = auto.key.clone().into();
+    let key: Arc<str> = margin.key.clone().into();
     let mut note = store.exchange(key.clone(), None).await?;
     for _ in 0..ATTEMPTS {
-        let first = auto.rule.first(note.now);
+        let first = margin.rule.first(note.now);
         let text: Arc<str> = first.text().into();
         let change = NoteChange { expected: note.text, text: text.clone() };
         note = store.exchange(key.clone(), Some(change)).await?;
         if note.text.as_ref() == Some(&text) {
-            auto.set_margin(first.margin);
+            margin.set_margin(first.margin);
             break;
         }
     }
@@ -95,18 +95,18 @@ pub(crate) async fn forget(
 // === impl Learner ===
 
 impl Learner {
-    fn new(auto: &Arc<AutoLimit>, store: &Arc<dyn StoreAdmin>) -> Self {
-        let key = auto.key.clone().into();
-        let (auto, store, looked) = (auto.clone(), store.clone(), Instant::now());
-        Self { auto, store, key, known: None, looked }
+    fn new(margin: &Arc<SharedMargin>, store: &Arc<dyn StoreAdmin>) -> Self {
+        let key = margin.key.clone().into();
+        let (margin, store, looked) = (margin.clone(), store.clone(), Instant::now());
+        Self { margin, store, key, known: None, looked }
     }
 
     /// Reports until a plan without this limiter replaces the present one.
     async fn keep(mut self) {
-        while !self.auto.is_replaced() {
+        while !self.margin.is_replaced() {
             tokio::select! {
                 () = sleep(EVERY) => {}
-                () = self.auto.wake.notified() => {}
+                () = self.margin.wake.notified() => {}
             }
             drop(timeout(PATIENCE, self.report()).await);
         }
@@ -114,14 +114,14 @@ impl Learner {
 
     /// Brings the observations of this gateway into the shared record, and the record into the limiter.
     async fn report(&mut self) -> Result<(), StoreError> {
-        let observed = self.auto.observed();
+        let observed = self.margin.observed();
         let is_unused = !observed.asked && observed.refused.is_none();
         if is_unused && self.known.is_some() && self.looked.elapsed() < UNUSED {
             return Ok(());
         }
         let result = self.report_observed(&observed).await;
         if let (Err(_), Some(refusal)) = (&result, observed.refused) {
-            self.auto.put_back(refusal);
+            self.margin.put_back(refusal);
         }
         result
     }
@@ -136,7 +136,7 @@ impl Learner {
             };
             let text: Arc<str> = next.text().into();
             if note.text.as_ref() == Some(&text) {
-                self.auto.set_margin(next.margin);
+                self.margin.set_margin(next.margin);
                 self.known = Some(text);
                 return Ok(());
             }
@@ -148,7 +148,7 @@ impl Learner {
 
     /// The record after this gateway's observations; `None` for a text that is no record.
     fn next(&self, note: &Note, observed: &Observed) -> Option<LearnedMargin> {
-        let rule = self.auto.rule;
+        let rule = self.margin.rule;
         let learned = match note.text.as_ref().or(self.known.as_ref()) {
             Some(text) => LearnedMargin::parse(text)?,
             None => rule.first(note.now),
@@ -156,7 +156,7 @@ impl Learner {
         // Only a refusal while the limiter had no permit left is one of a window that was kept.
         let refused = observed.refused.filter(|_| observed.held);
         let refused = refused.map(|sent| note.now - micros(sent.elapsed()));
-        let report = MarginReport { spread: self.auto.spread(), refused };
+        let report = MarginReport { spread: self.margin.spread(), refused };
         Some(rule.next(learned, report, note.now))
     }
 }

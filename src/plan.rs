@@ -1,7 +1,7 @@
 //! A configuration made ready for requests: lookups, allocations and names that can be made once are made here. All
 //! workers share it.
 
-mod auto_limit;
+mod shared_margin;
 mod counters;
 mod former_states;
 mod kept_reservations;
@@ -19,7 +19,6 @@ mod totals;
 mod waiting;
 mod working_rate;
 
-pub use auto_limit::{AutoLimit, Observed};
 pub(crate) use counters::LimiterCounters;
 pub use counters::WorkerCounters;
 pub(crate) use kept_reservations::{KEPT_FOR, KeptReservation, KeptReservations, release};
@@ -30,6 +29,7 @@ pub(crate) use redact::Redactor;
 pub(crate) use remainders::{Consequence, HeardRemainder, Left, Remainders};
 pub(crate) use route_policy::{RoutePolicy, Unpayable};
 pub(crate) use service_counts::ServiceCounts;
+pub use shared_margin::{Observed, SharedMargin};
 pub(crate) use streaks::RefusalStreaks;
 pub(crate) use taken_permits::TakenPermits;
 pub use totals::{ExchangeTotals, ROUTE_KINDS, UPSTREAM_KINDS};
@@ -119,7 +119,7 @@ impl Plan {
     }
 
     /// Makes `config` ready to take over from this plan. Limiters, routes and upstreams of the same name keep what the gateway
-    /// knows of them: waiting requests, refusals in a row and learned rates. Counters begin at 0; [`CountLedger`] keeps those
+    /// knows of them: waiting requests, refusals in a row and learned margins. Counters begin at 0; [`CountLedger`] keeps those
     /// of this plan.
     pub fn next(&self, config: Config) -> Self {
         Self::after(&Previous::of(self), config, self.redactor.is_some())

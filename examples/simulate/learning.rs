@@ -223,7 +223,7 @@ impl Run {
         }
     }
 
-    /// Notes the time of an answer, as `AutoLimit` of the gateway does.
+    /// Notes the time of an answer, as `SharedMargin` of the gateway does.
     fn took(&mut self, now: Micros, time: Micros) {
         if now - self.times[0].0 >= 60 * SECOND {
             self.times = [(now, time, time), self.times[0]];
@@ -255,7 +255,7 @@ impl Run {
     }
 
     fn check(&self) -> Check {
-        let at = |rate| self.base.at_rate(rate, 1).expect("a legal rule");
+        let at = |rate| self.base.at_rate(rate).expect("a legal rule");
         let rate = |count| nanohertz(count, SECOND);
         match self.strategy {
             Strategy::Auto => {

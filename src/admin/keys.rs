@@ -6,11 +6,11 @@ use super::{
     access::Operator,
     limiters::await_levels,
     page_error::{Result, bad},
-    shown::{millis, show, show_working, tightest},
+    shown::{millis, show, show_found, show_working, tightest},
 };
 use crate::{
     algorithm::Level,
-    config::Rate,
+    config::LimiterConfig,
     key,
     plan::LimiterPlan,
     store::{ScanPlace, WaitingCount},
@@ -107,8 +107,7 @@ pub(super) async fn list(
     }
     all.retain(KeyInUse::is_in_use);
     all.sort_by_cached_key(|key| key.place(order));
-    let shown: Vec<_> =
-        all.iter().take(limit).map(|key| key.describe(plan.limiter.highest())).collect();
+    let shown: Vec<_> = all.iter().take(limit).map(|key| key.describe(&plan.limiter)).collect();
     Ok(Json(json!({
         "limiter": name,
         "sort": order.name(),
@@ -250,18 +249,19 @@ impl KeyInUse {
         (waiting, used.is_none(), used, self.key.clone())
     }
 
-    fn describe(&self, rates: &[Rate]) -> Value {
+    fn describe(&self, limiter: &LimiterConfig) -> Value {
         let mut shown = json!({ "key": key::shown(&self.key), "waiting": self.waiting });
         match &self.level {
             Ok(level) => {
                 show(&mut shown, *level);
+                show_found(&mut shown, limiter, *level);
                 if level.paused > 0 {
                     shown["paused_ms"] = millis(level.paused).into();
                 }
             }
             Err(error) => shown["error"] = error.as_str().into(),
         }
-        show_working(&mut shown, rates, self.each.as_deref().unwrap_or_default());
+        show_working(&mut shown, limiter.highest(), self.each.as_deref().unwrap_or_default());
         shown
     }
 }

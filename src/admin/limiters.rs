@@ -106,8 +106,8 @@ pub(super) async fn reset(
 ) -> Result<Json<Value>> {
     let plan = admin.limiter(&name)?;
     let checks = checks(plan, None, 1)?;
-    if let Some(auto) = plan.auto() {
-        learn::forget(auto, &admin.store).await?;
+    if let Some(margin) = plan.margin() {
+        learn::forget(margin, &admin.store).await?;
     }
     let reset = forget(&admin, &checks).await?;
     operator.log("an operator resets a limiter", Some(&name), None);

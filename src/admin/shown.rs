@@ -20,20 +20,26 @@ pub(super) const LOST: &str = "the store has lost its states, or may have";
 fn learned(state: &mut Value, limiter: &LimiterConfig, level: Option<Level>) {
     match (limiter.auto, limiter.rates.first()) {
         (Some(AutoRule::Rate { bounds, max }), Some(start)) => {
-            let rate = level.map_or(0, |level| level.rate);
-            let rate = if rate > 0 { rate } else { bounds.start };
-            let unit = |rate| rate_text(rate, start);
-            state["rate"] = unit(rate).into();
-            state["rate_per_second"] = per_second(rate).into();
+            let text = |rate| rate_text(rate, start);
             state["auto"] = json!({
-                "start": unit(bounds.start), "min": unit(bounds.min), "max": unit(max.nanohertz()),
+                "start": text(bounds.start), "min": text(bounds.min), "max": text(max.nanohertz()),
             });
+            show_found(state, limiter, level.unwrap_or_default());
         }
         (Some(AutoRule::Margin(_)), _) => {
             state["margin_ms"] = 0.0.into();
             state["auto"] = "margin".into();
         }
         _ => {}
+    }
+}
+
+/// Writes the rate of a bucket that was found; nothing for a limiter whose rate is written.
+pub(super) fn show_found(state: &mut Value, limiter: &LimiterConfig, level: Level) {
+    if let (Some(bounds), Some(start)) = (limiter.bounds(), limiter.rates.first()) {
+        let rate = if level.rate > 0 { level.rate } else { bounds.start };
+        state["rate"] = rate_text(rate, start).into();
+        state["rate_per_second"] = per_second(rate).into();
     }
 }
 

@@ -192,13 +192,13 @@ impl LimiterConfig {
     }
 
     /// Returns the key under which gateways share the margin that they have learned, such as `paceway:{search}:A:search`.
-    pub fn auto_name(&self, prefix: &str, instance: &str) -> String {
+    pub fn margin_name(&self, prefix: &str, instance: &str) -> String {
         let mut name = self.name.clone();
         if self.scope == Scope::Instance {
             name.push('@');
             name.push_str(instance);
         }
-        // A change of the routes changes the group, and the limiter must not forget its rate then.
+        // A change of the routes changes the group, and the limiter must not forget its margin then.
         StateNames::new(prefix, &self.name, b'A', &name).of(None)
     }
 

@@ -39,8 +39,8 @@ pub struct LimiterMetrics {
     pub(crate) label: String,
     /// Permits that could be taken now, set at each scrape. `None` for a limiter that has a state for each key.
     pub available: Option<Gauge>,
-    /// The permits a second of its slowest rate, without a key as refusals have lowered it at the last scrape. A limiter that
-    /// learns its rate sets it itself; one without a rate has none.
+    /// The permits a second of its slowest rate, without a key as refusals have lowered it at the last scrape;
+    /// `None` without a rate.
     pub rate: Option<Gauge>,
     /// The period of that rate; `None` without a rate.
     pub period: Option<Gauge>,

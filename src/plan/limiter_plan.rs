@@ -1,9 +1,9 @@
 //! A limiter made ready for requests: the names of its states, its checks, and what the gateway knows of it.
 
 use super::{
-    auto_limit::AutoLimit,
     former_states::{FormerState, Renamed, SLACK, UsedStates},
     previous::Previous,
+    shared_margin::SharedMargin,
 };
 use crate::{
     algorithm::{Algorithm, Level, Micros, Rule, fair::Priority, nanohertz::Nanohertz},
@@ -36,7 +36,7 @@ pub struct LimiterPlan {
     /// Whether the last change forgot permits that still count.
     pub(crate) forgets: bool,
     /// Its margin, if that is learned.
-    auto: Option<Arc<AutoLimit>>,
+    margin: Option<Arc<SharedMargin>>,
     /// The most that its requests can ask of it.
     demand: Demand,
     /// The requests of this gateway that wait for this limiter at the moment.
@@ -98,7 +98,7 @@ impl LimiterPlan {
         });
         let checks = checks.collect();
         let metrics = LimiterMetrics::new(&limiter.name, is_one, !limiter.rates.is_empty());
-        let key = limiter.auto_name(prefix, instance);
+        let key = limiter.margin_name(prefix, instance);
         let before = previous.limiter(&limiter.name).map(|(plan, i)| &plan.limiters[i]);
         let is_cluster = matches!(
             &config.store,
@@ -108,12 +108,12 @@ impl LimiterPlan {
         let used = previous.used_states(&limiter.name);
         let (former, forgets) = used.map(|used| renamed.former(used)).unwrap_or_default();
         let now: Vec<_> = former.iter().map(|state| renamed.rule_of(state)).collect();
-        let known = before.and_then(|before| before.auto.as_ref());
-        let auto = AutoLimit::new(limiter, key);
+        let known = before.and_then(|before| before.margin.as_ref());
+        let margin = SharedMargin::new(limiter, key);
         describe(limiter, &metrics);
         let mut plan = Self {
             limiter: limiter.clone(),
-            auto: auto.map(|auto| auto.taking_over(known)),
+            margin: margin.map(|margin| margin.taking_over(known)),
             demand: is_used,
             policies: policies.collect(),
             checks,
@@ -192,10 +192,7 @@ impl LimiterPlan {
         let now = Instant::now();
         (0..self.limiter.algorithms.len()).map(move |i| {
             let check = self.renewed(&self.checks[i], i);
-            let algorithm = match self.auto {
-                Some(_) => check.algorithm,
-                None => self.limiter.algorithms[i],
-            };
+            let algorithm = check.algorithm;
             let horizon = algorithm.horizon(self.demand.wait, self.demand.cost);
             let rate = self.limiter.rates.get(i).copied();
             let policy = Policy {
@@ -203,7 +200,7 @@ impl LimiterPlan {
                 quota: rate.map_or(Quota::Concurrency(algorithm.limit()), Quota::Rate),
             };
             FormerState {
-                check: Check { algorithm, horizon, ..check },
+                check: Check { horizon, ..check },
                 names: self.names[i].clone(),
                 policy,
                 period: rate.map(|rate| rate.period),
@@ -242,7 +239,7 @@ impl LimiterPlan {
             let overflow = check.overflow.clone().filter(|_| filled.is_some());
             let bounds = check.bounds.clone();
             let check = Check { key, cost, bounds, overflow, turn: None, ..*check };
-            if self.auto.is_some() { self.renewed(&check, rate) } else { check }
+            if self.margin.is_some() { self.renewed(&check, rate) } else { check }
         })
     }
 
@@ -285,11 +282,10 @@ impl LimiterPlan {
     /// The check with the rule of the rate with index `i` that holds now.
     #[cold]
     pub(crate) fn renewed(&self, check: &Check, i: usize) -> Check {
-        let auto = self.auto.as_ref().filter(|_| i < self.limiter.algorithms.len());
-        let algorithm = auto.map_or(check.algorithm, |auto| auto.algorithm(i).into());
+        let margin = self.margin.as_ref().filter(|_| i < self.limiter.algorithms.len());
+        let algorithm = margin.map_or(check.algorithm, |margin| margin.algorithm(i).into());
         let Demand { wait, cost, .. } = self.demand;
-        // Blocks would end with each new rate.
-        Check { algorithm, horizon: algorithm.horizon(wait, cost), blocks: false, ..check.clone() }
+        Check { algorithm, horizon: algorithm.horizon(wait, cost), ..check.clone() }
     }
 
     /// The check of one permit for each of its rates, with the rules that hold now. Those of a limiter with a key name no
@@ -300,12 +296,12 @@ impl LimiterPlan {
 
     /// Whether all requests of one cost have the same checks.
     pub(super) fn has_fixed_checks(&self) -> bool {
-        self.limiter.key.is_none() && self.auto.is_none()
+        self.limiter.key.is_none() && self.margin.is_none()
     }
 
     /// Its margin, if that is learned.
-    pub fn auto(&self) -> Option<&Arc<AutoLimit>> {
-        self.auto.as_ref()
+    pub fn margin(&self) -> Option<&Arc<SharedMargin>> {
+        self.margin.as_ref()
     }
 
     /// The description that a refused caller receives, for the rate with index `i` at this `level`: that of the rate that holds now.

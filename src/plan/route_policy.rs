@@ -148,7 +148,7 @@ impl RoutePolicy {
         let rules = [config.upstreams[route.upstream].headers.clone(), route.headers.clone()];
         let is_closed = config.limiting && !route.missing.is_empty();
         let missing = is_closed.then(|| route.missing.join("`, `").into());
-        let learns = |charge: &Charge| limiters[charge.limiter].auto().is_some();
+        let learns = |charge: &Charge| limiters[charge.limiter].margin().is_some();
         Self {
             learns: charges.iter().any(learns),
             owners: owners.collect(),
@@ -327,10 +327,10 @@ impl RoutePolicy {
         for (_, (limiter, rate)) in checks.iter().zip(&self.owners) {
             let plan = &limiters[*limiter];
             // A state from before a change has no learned margin.
-            if let Some(auto) = plan.auto().filter(|_| *rate < plan.limiter.algorithms.len()) {
+            if let Some(margin) = plan.margin().filter(|_| *rate < plan.limiter.algorithms.len()) {
                 match refused {
-                    Some(sent) => auto.refused(sent),
-                    None => auto.took(took),
+                    Some(sent) => margin.refused(sent),
+                    None => margin.took(took),
                 }
             }
         }

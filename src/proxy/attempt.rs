@@ -152,8 +152,8 @@ impl<'r, 'p> Attempt<'r, 'p> {
         self.record.quota = None;
         self.count_verdict(limiter, Verdict::Refuse, decision.source);
         let plan = &self.proxy.0.plan.limiters[limiter];
-        if let Some(auto) = plan.auto().filter(|_| decision.level.paused == 0) {
-            auto.asked(true);
+        if let Some(margin) = plan.margin().filter(|_| decision.level.paused == 0) {
+            margin.asked(true);
         }
         let policy = plan.policy(rate, decision.level);
         let (retry_after, remaining) = (decision.retry_after, decision.level.remaining);
@@ -225,7 +225,7 @@ impl Caller for Attempt<'_, '_> {
 
     fn renewed(&self) -> Option<Checks> {
         let learns =
-            |i: usize| self.proxy.0.plan.limiters[self.policy.owner(self.index(i)).0].auto();
+            |i: usize| self.proxy.0.plan.limiters[self.policy.owner(self.index(i)).0].margin();
         (0..self.checks.len()).any(|i| learns(i).is_some()).then(|| {
             let renewed = self.checks.iter().enumerate().map(|(i, check)| {
                 let (limiter, rate) = self.policy.owner(self.index(i));

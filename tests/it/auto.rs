@@ -1,4 +1,4 @@
-//! Limiters that learn their rate: two gateways share it, a wave of refusals counts once, and a restart keeps it.
+//! Limiters that learn their rate or their margin: two gateways share it, a wave of refusals counts once, and a restart keeps it.
 
 use crate::support::{
     Conn, Gateway, Redis, Reply, Said, Upstream, connected_store, eventually, get, reply, request,
@@ -92,14 +92,15 @@ async fn gateways_share_a_rate_that_falls_once_for_each_wave_and_survives_a_rest
     assert_eq!(state["working_reason"], "the upstream answered 429");
 
     let metric = gateways[0].metric("paceway_limiter_rate", &[("limiter", "unknown")]).await;
-    assert!((metric - fallen).abs() < 0.05 * fallen, "{metric} and {fallen}");
+    // A working rate does not fall by itself.
+    assert!(metric >= 0.99 * fallen, "{metric} and {fallen}");
     for gateway in &mut gateways {
         gateway.signal("TERM");
         gateway.end().await;
     }
     let again = Gateway::start(&yaml).await;
     let rate = shown(&again).await;
-    assert!((rate - fallen).abs() < 0.05 * fallen, "it continues where it was: {rate}, {fallen}");
+    assert!(rate >= 0.99 * fallen && rate != 50.0, "it continues where it was: {rate}, {fallen}");
 
     // A reset by an operator begins with `start` again.
     let mut admin = Conn::to(again.admin).await.expect("connect");

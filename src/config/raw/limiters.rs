@@ -166,5 +166,5 @@ impl ConfigReader {
 /// The rule at the highest automatic rate, or as it is; `None` if it cannot be counted so.
 fn at_most(algorithm: Algorithm, auto: Option<AutoRule>) -> Option<Algorithm> {
     let Some(AutoRule::Rate { max, .. }) = auto else { return Some(algorithm) };
-    algorithm.at_rate(max.nanohertz(), 1)
+    algorithm.at_rate(max.nanohertz())
 }

@@ -64,8 +64,8 @@ impl Attempt<'_, '_> {
             let limiter = self.policy.limiter(self.index(i));
             let plan = &self.proxy.0.plan.limiters[limiter];
             let enforce = plan.limiter.mode == Mode::Enforce;
-            if let Some(auto) = plan.auto().filter(|_| !reservation.is_after_pause()) {
-                auto.asked(part.at > 0 && reservation.bound_by == i);
+            if let Some(margin) = plan.margin().filter(|_| !reservation.is_after_pause()) {
+                margin.asked(part.at > 0 && reservation.bound_by == i);
             }
             let verdict = match (enforce, part.at) {
                 (true, at) if at > 0 && reservation.bound_by == i => Verdict::Wait,

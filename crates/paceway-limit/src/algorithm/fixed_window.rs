@@ -127,7 +127,7 @@ impl RateRule for FixedWindow {
         Self::new(count, period).map(Into::into)
     }
 
-    fn at_rate(&self, _rate: Nanohertz, _cost: i64) -> Option<Algorithm> {
+    fn at_rate(&self, _rate: Nanohertz) -> Option<Algorithm> {
         None
     }
 

@@ -98,7 +98,7 @@ function M.rule(algorithm, has_bounds, text, from)
   if not has_bounds then return algorithm.rule(text, from) end
   local start, least, unit, after = struct.unpack('<ddd', text, from)
   local rule = algorithm.rule(text, after)
-  rule.bounds = { start = start, least = least, unit = unit }
+  rule.bounds = { start = max(start, least), least = least, unit = unit }
   return rule
 end
 
@@ -117,20 +117,24 @@ local function begins(gate) return gate.early == GUESS and gate.unit * BACK or 0
 
 local function end_of(bounds, knee, written) return bounds and min(knee / PER_MICRO * GROWTH, written) or written end
 
--- The next guess where nothing is known or the curve has ended.
+-- The next guess where nothing is known, the curve has ended, or past the way back its permits are not used. The same again at the
+-- same instant: a state may be read twice in a call.
 local function guide(gate, bounds)
   local now, knee = call.now, gate.knee
   if knee == 0 then
     knee = bounds.start
-  elseif now - gate.from < gate.unit * WHOLE then
-    gate.knee = max(knee, bounds.least)
-    return
-  elseif gate.used >= (permits(gate, now - gate.from) - permits(gate, begins(gate))) * USED then
-    knee = gate.counts_by
+  else
+    local at = now - gate.from
+    local is_used = gate.used >= (permits(gate, at) - permits(gate, begins(gate))) * USED - 1
+    if is_used and at >= gate.unit * WHOLE then
+      knee = floor(gate.written * PER_MICRO)
+    elseif is_used or at < gate.unit * BACK then
+      gate.knee = max(knee, bounds.least)
+      return
+    end
   end
-  gate.knee = max(knee, bounds.least)
-  if gate.knee == bounds.start then gate.unit, gate.status = bounds.unit, 0 end
-  gate.from, gate.used, gate.early = now - gate.unit * BACK, 0, GUESS
+  gate.knee, gate.unit, gate.used, gate.early, gate.status = max(knee, bounds.least), bounds.unit, 0, GUESS, 0
+  gate.from = now - bounds.unit * BACK
 end
 
 local function follow(algorithm, gate, rule)
@@ -140,9 +144,13 @@ local function follow(algorithm, gate, rule)
     set_written(gate, gate.counts_by / PER_MICRO)
     promised = max(gate.spent - flown(gate), 0)
   end
-  if bounds then guide(gate, bounds) end
+  local written = written_of(algorithm, rule)
+  if bounds then
+    set_written(gate, end_of(bounds, knee, written))
+    guide(gate, bounds)
+    written = end_of(bounds, gate.knee, written)
+  end
   if gate.knee == 0 then return end
-  local written = end_of(bounds, gate.knee, written_of(algorithm, rule))
   local counts_by = floor(written * PER_MICRO)
   set_written(gate, written)
   if gate.counts_by ~= counts_by or gate.knee ~= knee or gate.from ~= from then
@@ -294,7 +302,7 @@ local function refused(old, span, status, unit, ago, written)
   end
   local knee, early = lowered(old and old.knee > 0 and old, now - ago, written)
   local bounds = old and old.bounds
-  local least = bounds and bounds.least / PER_MICRO or max(written * LEAST, 1 / unit)
+  local least = bounds and bounds.least / PER_MICRO / (1 - DEPTH * 2 ^ early) or max(written * LEAST, 1 / unit)
   knee = floor(min(max(knee, least), written) * PER_MICRO)
   local counts_by = floor(end_of(bounds, knee, written) * PER_MICRO)
   return changed(old, {

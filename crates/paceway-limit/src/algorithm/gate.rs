@@ -24,9 +24,9 @@
 //! other answers say meanwhile only makes them fewer. Permits of that count come back to it.
 //!
 //! A limiter may also have no rate but [`Bounds`], between which it is found. Its rule is that of the highest rate, and it always
-//! has a curve: a *guess*, which begins at t = 22 and at whose end the rate is twice the knee. If half of its permits were taken
-//! by then, that is the knee of the next guess; otherwise the knee stays. A refusal shows that the knee is 2 % below what flowed
-//! in the unit before it.
+//! has a curve: a *guess*, which begins at t = 22 and at whose end the rate is twice the knee. While half of its permits are taken it
+//! continues, and its end is the knee of the next guess; otherwise it begins again at its knee. The refusal of a guess shows that
+//! the knee is 2 % below what flowed in the unit before it, and then the curve is as above until its end.
 //!
 //! A pause of a second says nothing about an hour: a limiter whose period is more than [`MOST_PAUSES`] times the pause keeps its
 //! level and its rate. The pause of a [`Concurrency`](super::Concurrency) is part of its state, and it has no rate.
@@ -47,7 +47,7 @@ pub const MAX_PAUSE: Micros = 366 * 86_400 * 1_000_000;
 pub const MOST_PAUSES: i64 = 10;
 /// The parts of a permit in which a gate counts.
 const PART: i64 = 1_000_000;
-/// The knee moves by the part `STEP` towards the part `LESS` of a rate that is refused past it.
+/// The knee moves by the part `STEP` towards the part `LESS` of a rate that is refused past it; that of a guess moves all of the way.
 const LESS: f64 = 0.98;
 const STEP: f64 = 0.4;
 /// The part of the rate that a refusal in the first unit leaves at least.
@@ -191,7 +191,7 @@ impl Gate {
             }
         }
         let least = match bounds {
-            Some(bounds) => Curve::read(bounds.min),
+            Some(bounds) => Curve::read(bounds.min) / (1.0 - Curve::depth(early)),
             None => (written * LEAST).max(1.0 / unit as f64),
         };
         let knee = Curve::stored(knee.max(least).min(written));
@@ -289,7 +289,7 @@ impl OpenGate {
         let former = (before.knee > 0).then(|| Curve::new(&before, Curve::read(before.written)));
         let promised = former.map_or(0, |former| (before.spent - self.flown(former)).max(0));
         if let Some(bounds) = self.bounds {
-            self.gate = bounds.guide(before, former, self.now);
+            self.gate = bounds.guide(before, self.now, written);
         }
         if self.gate.knee == 0 {
             return;

@@ -110,7 +110,7 @@ impl RateRule for LeakyBucket {
         Self::new(count, period, margin, self.queue).map(Into::into)
     }
 
-    fn at_rate(&self, rate: Nanohertz, _cost: i64) -> Option<Algorithm> {
+    fn at_rate(&self, rate: Nanohertz) -> Option<Algorithm> {
         self.with_rate(self.pace.most, span_of(self.pace.most, rate)?, self.margin)
     }
 

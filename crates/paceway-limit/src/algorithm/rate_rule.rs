@@ -20,11 +20,11 @@ pub trait RateRule {
     /// arithmetic of the rule.
     fn with_rate(&self, count: i64, period: Micros, margin: Micros) -> Option<Algorithm>;
 
-    /// The same rule at another rate, for requests of `cost` permits at most. The burst and the margin stay. A sliding window
+    /// The same rule at another rate. The burst and the margin stay. A sliding window
     /// also keeps its period as far as whole permits allow: the upstream's window has a fixed length, too, and calls that
     /// come in clusters may not be as many as before in a longer time. `None` for the algorithms that have no automatic rate,
     /// and for a rate that is beyond the arithmetic of the rule.
-    fn at_rate(&self, rate: Nanohertz, cost: i64) -> Option<Algorithm>;
+    fn at_rate(&self, rate: Nanohertz) -> Option<Algorithm>;
 
     /// The rule of one of `gateways` (at least 1) that enforce this rule together, each by itself. The share
     /// is never below one permit in `period` µs, and never too small for a request of `cost` permits. If a

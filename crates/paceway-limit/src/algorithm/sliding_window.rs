@@ -134,8 +134,8 @@ impl RateRule for SlidingWindow {
         Self::new(count, period, margin).map(Into::into)
     }
 
-    fn at_rate(&self, rate: Nanohertz, cost: i64) -> Option<Algorithm> {
-        let count = permits_in(self.span - self.margin, rate)?.max(cost.min(self.count)).max(1);
+    fn at_rate(&self, rate: Nanohertz) -> Option<Algorithm> {
+        let count = permits_in(self.span - self.margin, rate)?.max(1);
         self.with_rate(count, span_of(count, rate)?, self.margin)
     }
 

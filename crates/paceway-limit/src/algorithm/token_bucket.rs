@@ -127,7 +127,7 @@ impl RateRule for TokenBucket {
         Self::new(count, period, self.burst.min(count)).map(Into::into)
     }
 
-    fn at_rate(&self, rate: Nanohertz, _cost: i64) -> Option<Algorithm> {
+    fn at_rate(&self, rate: Nanohertz) -> Option<Algorithm> {
         // An interval of less than a ms is too coarse in whole µs.
         let count = if rate > nanohertz(1_000, 1_000_000) { 1_000 } else { 1 };
         Self::new(count, span_of(count, rate)?, self.burst).map(Into::into)

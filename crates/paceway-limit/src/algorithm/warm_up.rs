@@ -148,7 +148,7 @@ impl RateRule for WarmUp {
         Self::new(count, period, warm_up, self.factor as f64 / 1000.0).map(Into::into)
     }
 
-    fn at_rate(&self, _rate: Nanohertz, _cost: i64) -> Option<Algorithm> {
+    fn at_rate(&self, _rate: Nanohertz) -> Option<Algorithm> {
         None
     }
 

@@ -41,7 +41,7 @@ pub trait Caller: Send + Sync {
     fn left(&self) -> Duration;
 
     /// The checks of the call with the rules that hold now, before it asks again; `None` if they are those that it asked
-    /// with. A rate that is learned may have fallen meanwhile.
+    /// with. A margin that is learned may have grown meanwhile.
     fn renewed(&self) -> Option<Checks> {
         None
     }

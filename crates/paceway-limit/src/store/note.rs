@@ -1,4 +1,4 @@
-//! Short texts that gateways share beside the states of their limiters, such as a rate that they have learned. A text
+//! Short texts that gateways share beside the states of their limiters, such as a margin that they have learned. A text
 //! changes only for a writer that has read the one before, so two gateways never overwrite each other.
 
 use crate::algorithm::Micros;

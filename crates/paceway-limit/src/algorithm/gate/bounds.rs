@@ -7,7 +7,7 @@ use super::{Curve, Gate, Micros, Nanohertz};
 pub(super) const GUESS: u8 = 4;
 /// How many times the knee the rate at the end of a curve is at most.
 const GROWTH: f64 = 2.0;
-/// A guess is followed by a greater one if at least this part of its permits was taken.
+/// A guess continues, and is followed by a greater one, while at least this part of its permits but one is taken.
 const USED: f64 = 0.5;
 /// How long a rate is remembered that is not used, µs: a day.
 const REMEMBERED: Micros = 86_400_000_000;
@@ -50,30 +50,38 @@ impl Bounds {
         Self { start, min, ..self }
     }
 
-    /// The gate by the curve as it continues: the next guess where nothing is known or the `curve` has ended.
-    pub(super) fn guide(self, gate: Gate, curve: Option<Curve>, now: Micros) -> Gate {
-        let knee = match curve {
-            None => self.start,
-            Some(_) if now - gate.from < Curve::length(gate.unit) => {
-                return Gate { knee: gate.knee.max(self.min), ..gate };
-            }
-            Some(curve) => {
-                let flown = curve.permits(now - gate.from) - curve.permits(gate.begins());
-                if gate.used as f64 >= flown * USED { gate.written } else { gate.knee }
+    fn first(self) -> Nanohertz {
+        self.start.max(self.min)
+    }
+
+    /// The gate by the curve as it continues: the next guess where nothing is known, the curve has ended, or past the way back
+    /// its permits are not used. The same again at the same instant.
+    pub(super) fn guide(self, gate: Gate, now: Micros, written: f64) -> Gate {
+        let next = if gate.knee == 0 {
+            Some(self.first())
+        } else {
+            let end = end(Some(self), gate.knee, written);
+            let (curve, at) = (Curve::new(&gate, end), now - gate.from);
+            let flown = curve.permits(at) - curve.permits(gate.begins());
+            let is_used = gate.used as f64 >= flown * USED - 1.0;
+            if is_used && at >= Curve::length(gate.unit) {
+                Some(Curve::stored(end))
+            } else if is_used || at < Curve::way_back(gate.unit) {
+                None
+            } else {
+                Some(gate.knee)
             }
         };
-        let knee = knee.max(self.min);
-        // The first guess has no cause.
-        let (unit, status) =
-            if knee == self.start { (self.unit, 0) } else { (gate.unit, gate.status) };
-        let from = now - Curve::way_back(unit);
-        Gate { from, used: 0, knee, unit, early: GUESS, status, ..gate }
+        let Some(knee) = next else { return Gate { knee: gate.knee.max(self.min), ..gate } };
+        let (from, knee) = (now - Curve::way_back(self.unit), knee.max(self.min));
+        // A guess has no cause.
+        Gate { from, used: 0, knee, unit: self.unit, early: GUESS, status: 0, ..gate }
     }
 
     /// How long after its end a curve is remembered, µs; negative for one that is the same as none. The first guess is one when it
     /// has ended for as long as it took: then half of it cannot have been used.
     pub(super) fn remembered(self, gate: &Gate) -> Micros {
-        match gate.early == GUESS && gate.knee == self.start {
+        match gate.early == GUESS && gate.knee == self.first() {
             true if gate.used == 0 => -1,
             true => Curve::length(gate.unit) - Curve::way_back(gate.unit),
             false => REMEMBERED,

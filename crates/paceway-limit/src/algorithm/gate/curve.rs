@@ -35,8 +35,12 @@ pub(super) struct Curve {
 impl Curve {
     pub(super) fn new(gate: &Gate, written: f64) -> Self {
         let knee = Self::read(gate.knee).min(written);
-        let depth = DEPTH * f64::from(1_u32 << gate.early);
-        Self { knee, written, unit: gate.unit as f64, depth }
+        Self { knee, written, unit: gate.unit as f64, depth: Self::depth(gate.early) }
+    }
+
+    /// By which part the rate begins below the knee, after so many early refusals in a row.
+    pub(super) fn depth(early: u8) -> f64 {
+        DEPTH * f64::from(1_u32 << early)
     }
 
     /// The rate of a rule as it is written.

@@ -57,7 +57,8 @@ fn a_rate_grows_while_requests_wait() {
 fn a_rate_of_which_less_than_half_is_used_does_not_grow() {
     let mut limiter = found();
     ask_often(&mut limiter, [T0, T0 + 60 * SECOND], SECOND / 2);
-    assert!(rate(&mut limiter, T0 + 60 * SECOND) <= 10.0);
+    // 2/s of 5/s: each guess begins again when two of its permits are not used.
+    assert!(rate(&mut limiter, T0 + 60 * SECOND) < 5.5);
     // There is no request, and then many come.
     assert_near(rate(&mut limiter, T0 + 3_600 * SECOND), 5.0);
     assert!(ask_often(&mut limiter, [T0 + 3_600 * SECOND, T0 + 3_601 * SECOND], 1_000) <= 6);
@@ -68,10 +69,11 @@ fn a_refusal_shows_what_the_upstream_accepts() {
     let mut limiter = found();
     ask_often(&mut limiter, [T0, T0 + 17 * SECOND], 10_000);
     let now = T0 + 17 * SECOND;
-    let before = rate(&mut limiter, now);
+    assert_near(rate(&mut limiter, now), 33.9);
     assert!(limiter.refuse(now, SECOND, SECOND, 40_000));
     let knee = limiter.gate.expect("a gate").knee as f64 / per_second(1) as f64;
-    assert!(knee < 0.98 * before && knee > 0.7 * before, "{knee} and {before}");
+    // 20/s were doubling for 4.9 s, since each guess begins some ms late: 30.9 flowed in the last one.
+    assert!((knee - 0.98 * 30.9).abs() < 0.1, "{knee}");
     // It is used for 22 s.
     for second in [2, 12, 22] {
         let rate = rate(&mut limiter, now + second * SECOND);
@@ -96,8 +98,9 @@ fn a_rate_that_was_found_is_remembered() {
     ask_often(&mut limiter, [T0, T0 + 13 * SECOND], 10_000);
     limiter.refuse(T0 + 13 * SECOND, SECOND, SECOND, 0);
     let found_rate = limiter.gate.expect("a gate").knee as f64 / per_second(1) as f64;
-    assert_near(rate(&mut limiter, T0 + 3_600 * SECOND), found_rate);
-    assert_near(rate(&mut limiter, T0 + 100_000 * SECOND), 5.0);
+    // From the end of the pause on, the 28 s of the curve and a day.
+    assert_near(rate(&mut limiter, T0 + 86_441 * SECOND), found_rate);
+    assert_near(rate(&mut limiter, T0 + 86_443 * SECOND), 5.0);
     let (_, unused) = found().open(T0);
     assert_eq!(unused.map(|gate| gate.ends() <= T0), Some(true));
 }
@@ -116,6 +119,7 @@ proptest! {
         let [start, min] = [start.max(min), min.min(start)].map(per_second);
         limiter.bounds = Some(Bounds { start, min, unit: SECOND });
         let (mut now, mut last) = (T0, 0);
+        let mut grants = Vec::new();
         for (after, what, amount, ago) in steps {
             now += after;
             match what {
@@ -123,8 +127,14 @@ proptest! {
                     limiter.refuse(now, amount, SECOND.max(amount), ago);
                     last = 0;
                 }
+                1 | 2 if !grants.is_empty() => {
+                    // The last one leaves: another request may have its instant.
+                    limiter.refund(now, grants.pop().expect("one"), 1);
+                    last = 0;
+                }
                 _ => {
                     let reserved = limiter.ask(now, 1, amount);
+                    grants.extend(reserved.parts.iter().map(|parts| parts[0].grant));
                     if reserved.parts.is_none() {
                         let later = limiter.ask(now + reserved.retry_after, 1, amount);
                         prop_assert!(later.parts.is_some(), "{later:?}");
@@ -137,8 +147,8 @@ proptest! {
                 }
             }
             let rate = limiter.level(now).rate;
-            // The way back begins 1.5 % to 12 % below the knee.
-            prop_assert!(rate >= min.min(per_second(100)) / 100 * 87, "{rate} of {min}");
+            // One part in 10^15 is lost by rounding; the rule is that of 100/s.
+            prop_assert!(rate >= min.min(per_second(88)) - 2, "{rate} of {min}");
             prop_assert!(rate <= per_second(100), "{rate}");
         }
     }

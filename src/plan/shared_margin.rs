@@ -23,7 +23,7 @@ use tokio::{sync::Notify, time::Instant};
 const TIMES_KEPT: Duration = Duration::from_secs(60);
 
 /// A limiter whose margin is learned. All workers share it.
-pub struct AutoLimit {
+pub struct SharedMargin {
     /// The bounds of the margin.
     pub rule: AutoMargin,
     /// The key of the text by which gateways share the margin.
@@ -64,9 +64,9 @@ struct AnswerTimes {
     most: Duration,
 }
 
-// === impl AutoLimit ===
+// === impl SharedMargin ===
 
-impl AutoLimit {
+impl SharedMargin {
     /// The margin of a limiter before anything is known; `None` for a limiter that learns none.
     pub(super) fn new(limiter: &LimiterConfig, key: String) -> Option<Self> {
         let Some(AutoRule::Margin(rule)) = limiter.auto else { return None };
