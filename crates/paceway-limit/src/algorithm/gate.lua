@@ -11,7 +11,7 @@ local M = {}
 local redis, ceil, floor, max, min = redis, math.ceil, math.floor, math.max, math.min
 local EXACT, MAX_BUDGET, byte, format = common.EXACT, common.MAX_BUDGET, string.byte, string.format
 local GATE, LETTER, LEAST_UNIT = '<c1i8i8i8i8i8i8i8i8i8BI2', 83, 1
-local GUESS, GROWTH, USED, REMEMBERED = 4, 2, 0.5, 86400000000
+local FOUND, GUESS, GROWTH, USED, REMEMBERED = 4, 8, 2, 0.5, 86400000000
 local PART, LESS, STEP, KEPT, LEAST, MOST_EARLY = 1000000, 0.98, 0.4, 0.7, 0.01, 3
 local BACK, WHOLE, EARLY, DEPTH, PER_MICRO, PRECISE, STEPS, ROUNDING, LONGEST = 22, 28, 0.25, 0.015, 1e15, 0.25, 64, 1e-3, 2.2e15
 
@@ -107,28 +107,31 @@ local function written_of(algorithm, rule)
   return count / period
 end
 
-local function flown(gate) return min(floor(permits(gate, gate.now - gate.from) * PART), EXACT - 1) end
-
 local function set_written(gate, written)
-  gate.written, gate.low, gate.depth = written, min(gate.knee / PER_MICRO, written), DEPTH * 2 ^ gate.early
+  gate.written, gate.low, gate.depth = written, min(gate.knee / PER_MICRO, written), DEPTH * 2 ^ (gate.early % FOUND)
 end
 
 local function begins(gate) return gate.early == GUESS and gate.unit * BACK or 0 end
 
+local function flown_at(gate, after) return max(permits(gate, after) - permits(gate, begins(gate)), 0) end
+
+local function flown(gate) return min(floor(flown_at(gate, gate.now - gate.from) * PART), EXACT - 1) end
+
 local function end_of(bounds, knee, written) return bounds and min(knee / PER_MICRO * GROWTH, written) or written end
 
--- The next guess where nothing is known, the curve has ended, or past the way back its permits are not used. The same again at the
--- same instant: a state may be read twice in a call.
+-- The next guess where nothing is known, the curve has ended, its unit was another one, or past the way back its permits are not
+-- used. The same again at the same instant: a state may be read twice in a call.
 local function guide(gate, bounds)
   local now, knee = call.now, gate.knee
-  if knee == 0 then
+  if knee == 0 or gate.early < FOUND then
     knee = bounds.start
   else
     local at = now - gate.from
-    local is_used = gate.used >= (permits(gate, at) - permits(gate, begins(gate))) * USED - 1
+    local is_used = gate.used >= flown_at(gate, at) * USED - 1
+    local is_same = gate.early < GUESS or gate.unit == bounds.unit
     if is_used and at >= gate.unit * WHOLE then
       knee = floor(gate.written * PER_MICRO)
-    elseif is_used or at < gate.unit * BACK then
+    elseif is_same and (is_used or at < gate.unit * BACK) then
       gate.knee = max(knee, bounds.least)
       return
     end
@@ -155,6 +158,7 @@ local function follow(algorithm, gate, rule)
   set_written(gate, written)
   if gate.counts_by ~= counts_by or gate.knee ~= knee or gate.from ~= from then
     gate.spent, gate.counts_by, gate.has_changed = min(flown(gate) + promised, EXACT - 1), counts_by, true
+    if promised > 0 then gate.used = max(gate.used, 1) end
   end
 end
 
@@ -180,6 +184,9 @@ end
 
 local function open_by(algorithm, gate, rule)
   gate.bounds = rule.bounds
+  if not rule.bounds and gate.early >= FOUND then
+    gate.from, gate.spent, gate.used, gate.knee, gate.counts_by, gate.unit, gate.early = gate.stop, 0, 0, 0, 0, 0, 0
+  end
   if M.ends(gate) <= call.now then return rule.bounds and M.guess(algorithm, rule) or nil end
   follow(algorithm, gate, rule)
   return gate
@@ -211,7 +218,7 @@ local function spent_by_now(gate) return max(gate.spent, flown(gate)) end
 local function opens(gate)
   local at = gate.stop - gate.now
   if gate.knee == 0 or gate.spent <= flown(gate) then return at end
-  return max(at, gate.from + time(gate, gate.spent / PART) - gate.now)
+  return max(at, gate.from + time(gate, gate.spent / PART + permits(gate, begins(gate))) - gate.now)
 end
 
 function M.earliest(gate, algorithm, open, from, cost)
@@ -241,7 +248,9 @@ function M.refund(open, algorithm, ticks, aux, cost)
   local count = algorithm.names == 'aux' and aux or algorithm.names == 'ticks' and ticks
   if not count then return false end
   if gate.knee > 0 and count == gate.from then
-    gate.spent = max(gate.spent - cost * PART, 0)
+    gate.spent, gate.used = max(gate.spent - cost * PART, 0), max(gate.used - cost, 1)
+    -- As if it was read again.
+    if gate.bounds then follow(algorithm, gate, open.rule) end
   elseif gate.knee == 0 and count == gate.reset then
     gate.left = min(gate.left + cost, EXACT - 1)
   else
@@ -273,7 +282,7 @@ end
 -- The knee and `early` after a refusal of a call that was `sent` by the gate `old`; nil: by the rule alone.
 local function lowered(old, sent, written)
   if not old then return written, 0 end
-  local after, early, unit = sent - old.from, min(old.early + 1, MOST_EARLY), old.unit
+  local after, early, unit = sent - old.from, min(old.early % FOUND + 1, MOST_EARLY), old.unit
   if old.early == GUESS then
     after = max(after, begins(old))
     return (permits(old, after) - permits(old, after - unit)) / unit * LESS, 0
@@ -293,7 +302,7 @@ local function refused(old, span, status, unit, ago, written)
     if unit == 0 or old.knee > 0 and now - ago < old.stop then
       local from, spent = old.from, old.spent
       if unit > 0 and stop > old.stop then
-        from, spent = stop, max(spent - floor(permits(old, stop - old.from) * PART), 0)
+        from, spent = stop - begins(old), max(spent - floor(flown_at(old, stop - old.from) * PART), 0)
       end
       return changed(old, { stop = stop, from = from, spent = spent, status = status })
     end
@@ -302,11 +311,15 @@ local function refused(old, span, status, unit, ago, written)
   end
   local knee, early = lowered(old and old.knee > 0 and old, now - ago, written)
   local bounds = old and old.bounds
-  local least = bounds and bounds.least / PER_MICRO / (1 - DEPTH * 2 ^ early) or max(written * LEAST, 1 / unit)
-  knee = floor(min(max(knee, least), written) * PER_MICRO)
+  if bounds then early = early + FOUND end
+  local least = bounds and bounds.least / PER_MICRO / (1 - DEPTH * 2 ^ (early % FOUND)) or max(written * LEAST, 1 / unit)
+  local found = min(max(knee, least), written)
+  local is_short = bounds and (stop - now) * found < 1
+  knee = floor(found * PER_MICRO)
   local counts_by = floor(end_of(bounds, knee, written) * PER_MICRO)
   return changed(old, {
-    stop = stop, from = stop, spent = 0, used = 0, knee = knee, counts_by = counts_by, unit = unit, early = early, status = status,
+    stop = stop, from = stop, spent = is_short and PART or 0, used = 0, knee = knee, counts_by = counts_by, unit = unit,
+    early = early, status = status,
   }), true
 end
 

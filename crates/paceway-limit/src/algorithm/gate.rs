@@ -38,7 +38,7 @@ use super::{
     Algorithm, EXACT, Grant, Level, MAX_BUDGET, Micros, Open, OpenRate, nanohertz::Nanohertz,
 };
 pub use bounds::Bounds;
-use bounds::GUESS;
+use bounds::{FOUND, GUESS};
 use curve::Curve;
 
 /// The longest pause, µs: 366 days. It keeps instants exact.
@@ -69,13 +69,13 @@ pub struct Gate {
     pub spent: i64,
     /// The rate that the upstream accepted lately; 0 where the limiter has no working rate.
     pub knee: Nanohertz,
-    /// The permits that were granted by this curve, also those that came back.
+    /// The permits that were granted by this curve.
     pub used: i64,
     /// The rate at the end of the curve by which `spent` counts.
     pub written: Nanohertz,
     /// The unit of time of the curve, µs.
     pub unit: Micros,
-    /// How many refusals in a row came soon after another one; 4 for a guess.
+    /// How many refusals in a row came soon after another one, at most 3; 4 more if the rate has bounds, and 8 for a guess.
     pub early: u8,
     /// The permits that may be granted until `reset`, whatever the rule allows.
     pub left: i64,
@@ -127,6 +127,8 @@ pub struct OpenGate {
     /// `None` for a pause that leaves the rate as it is.
     curve: Option<Curve>,
     bounds: Option<Bounds>,
+    /// The rate of the rule, permits a µs.
+    written: f64,
     now: Micros,
 }
 
@@ -145,6 +147,12 @@ impl Gate {
         let working =
             if knee > 0 && learned >= 0 { from + Curve::length(unit) + learned } else { 0 };
         until.max(working).max(reset)
+    }
+
+    /// The same without a working rate: one that had bounds says nothing about a written rate.
+    fn without_curve(self) -> Self {
+        let Self { until, left, reset, status, .. } = self;
+        Self { until, from: until, left, reset, status, ..Self::default() }
     }
 
     /// The gate of two pauses: the one that ends later. Among equals the older one stays.
@@ -175,8 +183,9 @@ impl Gate {
             // and count.
             let mut later = Self { until, status, ..gate };
             if until > gate.until {
-                let covered = (curve.permits(until - gate.from) * PART as f64).floor() as i64;
-                (later.from, later.spent) = (until, (gate.spent - covered).max(0));
+                let covered = (gate.flown(curve, until - gate.from) * PART as f64).floor() as i64;
+                later.from = until - gate.begins();
+                later.spent = (gate.spent - covered).max(0);
             }
             return GateChange { gate: later, recalls: None };
         }
@@ -187,16 +196,22 @@ impl Gate {
             let after = sent - gate.from;
             knee = gate.knee_after(curve, after);
             if gate.early < GUESS && (after < gate.unit || curve.is_early(after)) {
-                early = (gate.early + 1).min(MOST_EARLY);
+                early = (gate.early % FOUND + 1).min(MOST_EARLY);
             }
+        }
+        if bounds.is_some() {
+            early += FOUND;
         }
         let least = match bounds {
             Some(bounds) => Curve::read(bounds.min) / (1.0 - Curve::depth(early)),
             None => (written * LEAST).max(1.0 / unit as f64),
         };
-        let knee = Curve::stored(knee.max(least).min(written));
+        let rate = knee.max(least).min(written);
+        let knee = Curve::stored(rate);
         let written = Curve::stored(bounds::end(bounds, knee, written));
-        let (from, spent, used) = (until, 0, 0);
+        // By a pause that is shorter than the time of a permit, each refusal would be followed by a call at once.
+        let is_short = bounds.is_some() && (until - now) as f64 * rate < 1.0;
+        let (from, spent, used) = (until, if is_short { PART } else { 0 }, 0);
         let gate = Self { until, from, spent, used, knee, written, unit, early, status, ..gate };
         GateChange { gate, recalls: Some(0) }
     }
@@ -275,30 +290,34 @@ impl OpenGate {
         rule: &Algorithm,
         bounds: Option<Bounds>,
     ) -> Option<Self> {
+        let is_other = |gate: &Gate| bounds.is_none() && gate.early >= FOUND;
+        let gate = gate.map(|gate| if is_other(&gate) { gate.without_curve() } else { gate });
         let kept = gate.filter(|gate| gate.ends(bounds) > now);
         let gate = kept.or(bounds.map(|_| Gate::default()))?;
-        let mut open = Self { gate, curve: None, bounds, now };
-        open.follow(Curve::written(rule));
+        let mut open = Self { gate, curve: None, bounds, written: Curve::written(rule), now };
+        open.follow();
         Some(open)
     }
 
     /// Follows the curve by the rule as it is now. Where it is another one, promised permits are still ahead, and those that have
     /// flown by the former one are not.
-    fn follow(&mut self, written: f64) {
+    fn follow(&mut self) {
         let before = self.gate;
         let former = (before.knee > 0).then(|| Curve::new(&before, Curve::read(before.written)));
         let promised = former.map_or(0, |former| (before.spent - self.flown(former)).max(0));
         if let Some(bounds) = self.bounds {
-            self.gate = bounds.guide(before, self.now, written);
+            self.gate = bounds.guide(before, self.now, self.written);
         }
         if self.gate.knee == 0 {
             return;
         }
-        let end = bounds::end(self.bounds, self.gate.knee, written);
+        let end = bounds::end(self.bounds, self.gate.knee, self.written);
         let curve = Curve::new(&self.gate, end);
         self.gate.written = Curve::stored(end);
         if self.gate != before {
             self.gate.spent = (self.flown(curve) + promised).min(EXACT - 1);
+            // A guess that has promised permits is not the same as none.
+            self.gate.used = self.gate.used.max(i64::from(promised > 0));
         }
         self.curve = Some(curve);
     }
@@ -325,7 +344,7 @@ impl OpenGate {
 
     /// The permits that have flown by now, in millionths.
     fn flown(&self, curve: Curve) -> i64 {
-        let flown = curve.permits(self.now - self.gate.from) * PART as f64;
+        let flown = self.gate.flown(curve, self.now - self.gate.from) * PART as f64;
         flown.floor().min(EXACT as f64 - 1.0) as i64
     }
 
@@ -336,7 +355,8 @@ impl OpenGate {
         let Some(curve) = self.curve.filter(|curve| self.gate.spent > self.flown(*curve)) else {
             return opens;
         };
-        let after = curve.time(self.gate.spent as f64 / PART as f64);
+        let begun = curve.permits(self.gate.begins());
+        let after = curve.time(self.gate.spent as f64 / PART as f64 + begun);
         opens.max(self.gate.from + after - self.now)
     }
 
@@ -391,6 +411,12 @@ impl OpenGate {
         if self.curve.is_some() {
             if count == self.gate.from {
                 self.gate.spent = (self.gate.spent - cost * PART).max(0);
+                // It stays one that was used.
+                self.gate.used = (self.gate.used - cost).max(1);
+                if self.bounds.is_some() {
+                    // As if it was read again.
+                    self.follow();
+                }
             }
         } else if count == self.gate.reset {
             self.gate.left = (self.gate.left + cost).min(EXACT - 1);

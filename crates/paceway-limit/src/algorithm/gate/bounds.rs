@@ -3,8 +3,9 @@
 
 use super::{Curve, Gate, Micros, Nanohertz};
 
-/// [`Gate::early`] of a guess.
-pub(super) const GUESS: u8 = 4;
+/// [`Gate::early`] is greater by this where the rate has bounds, and this for a guess.
+pub(super) const FOUND: u8 = 4;
+pub(super) const GUESS: u8 = 8;
 /// How many times the knee the rate at the end of a curve is at most.
 const GROWTH: f64 = 2.0;
 /// A guess continues, and is followed by a greater one, while at least this part of its permits but one is taken.
@@ -34,6 +35,11 @@ pub(super) fn end(bounds: Option<Bounds>, knee: Nanohertz, written: f64) -> f64 
 // === impl Gate ===
 
 impl Gate {
+    /// The permits that have flown at a time of the curve since it began; none before it does.
+    pub(super) fn flown(&self, curve: Curve, after: Micros) -> f64 {
+        (curve.permits(after) - curve.permits(self.begins())).max(0.0)
+    }
+
     /// Where the curve begins, as a time of it, µs: a guess has no way back.
     pub(super) fn begins(&self) -> Micros {
         if self.early == GUESS { Curve::way_back(self.unit) } else { 0 }
@@ -54,19 +60,19 @@ impl Bounds {
         self.start.max(self.min)
     }
 
-    /// The gate by the curve as it continues: the next guess where nothing is known, the curve has ended, or past the way back
-    /// its permits are not used. The same again at the same instant.
+    /// The gate by the curve as it continues: the next guess where nothing is known, the curve has ended, its unit was another
+    /// one, or past the way back its permits are not used. The same again at the same instant.
     pub(super) fn guide(self, gate: Gate, now: Micros, written: f64) -> Gate {
-        let next = if gate.knee == 0 {
+        let next = if gate.knee == 0 || gate.early < FOUND {
             Some(self.first())
         } else {
             let end = end(Some(self), gate.knee, written);
             let (curve, at) = (Curve::new(&gate, end), now - gate.from);
-            let flown = curve.permits(at) - curve.permits(gate.begins());
-            let is_used = gate.used as f64 >= flown * USED - 1.0;
+            let is_used = gate.used as f64 >= gate.flown(curve, at) * USED - 1.0;
+            let is_same = gate.early < GUESS || gate.unit == self.unit;
             if is_used && at >= Curve::length(gate.unit) {
                 Some(Curve::stored(end))
-            } else if is_used || at < Curve::way_back(gate.unit) {
+            } else if is_same && (is_used || at < Curve::way_back(gate.unit)) {
                 None
             } else {
                 Some(gate.knee)

@@ -1,7 +1,7 @@
 //! The working rate after a refusal, as a function of the time since: `gate.rs` explains it. Times are µs since it begins, and
 //! rates permits a µs. Twin of the first part of `gate.lua`: both compute in doubles, in the same order.
 
-use super::{Algorithm, Gate, LESS, Micros, STEP};
+use super::{Algorithm, FOUND, Gate, LESS, Micros, STEP};
 use crate::algorithm::nanohertz::Nanohertz;
 
 /// The units after which the rate is that of the knee again, and those after which it is the written one.
@@ -40,7 +40,7 @@ impl Curve {
 
     /// By which part the rate begins below the knee, after so many early refusals in a row.
     pub(super) fn depth(early: u8) -> f64 {
-        DEPTH * f64::from(1_u32 << early)
+        DEPTH * f64::from(1_u32 << (early % FOUND))
     }
 
     /// The rate of a rule as it is written.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::algorithm::nanohertz::nanohertz;
+use rstest::rstest;
 
 fn per_second(count: i64) -> Nanohertz {
     nanohertz(count, SECOND)
@@ -89,6 +90,67 @@ fn a_late_refusal_lowers_a_guess_by_little() {
     assert!(limiter.refuse(T0 + 13 * SECOND, SECOND, SECOND, 3 * SECOND));
     let knee = limiter.gate.expect("a gate").knee;
     assert!(knee > per_second(18), "{knee}");
+}
+
+/// A reload replaces the bounds by a written rate, or by bounds with another unit.
+#[test]
+fn a_guess_says_nothing_about_another_rule() {
+    const DAY: Micros = 86_400 * SECOND;
+    let mut limiter = found();
+    limiter.bounds = Some(Bounds { start: nanohertz(100, DAY), min: nanohertz(1, DAY), unit: DAY });
+    assert!(limiter.ask(T0, 1, 0).parts.is_some());
+    assert!(limiter.ask(T0 + SECOND, 1, 0).parts.is_none());
+    let gate = limiter.gate;
+    limiter.bounds = None;
+    assert!(limiter.ask(T0 + SECOND, 1, 0).parts.is_some());
+    limiter.gate = gate;
+    limiter.bounds = found().bounds;
+    assert_eq!(limiter.gate.map(|gate| gate.unit), Some(DAY));
+    limiter.ask(T0 + SECOND, 1, MAX_BUDGET);
+    assert_eq!(limiter.gate.map(|gate| gate.unit), Some(SECOND));
+    // And the other way round: a working rate below a written one is no guess.
+    let mut written = Limiter::new(bucket(100, SECOND, 1));
+    written.pause(T0, SECOND);
+    written.bounds = found().bounds;
+    assert_near(rate(&mut written, T0 + 2 * SECOND), 5.0);
+}
+
+/// An upstream that refuses everything and names no time, or a very short one: each refusal is followed by the time of a permit.
+#[rstest]
+#[case::none(0)]
+#[case::a_millisecond(1_000)]
+fn refusals_without_a_pause_keep_the_rate(#[case] span: Micros) {
+    let (mut limiter, mut sent) = (found(), 0);
+    for now in (T0..T0 + 60 * SECOND).step_by(10_000) {
+        if limiter.ask(now, 1, 0).parts.is_some() {
+            sent += 1;
+            limiter.refuse(now + 2_000, span, SECOND, 2_000);
+        }
+    }
+    // At 1/s in the end.
+    assert!((55..=75).contains(&sent), "{sent}");
+}
+
+/// A guess counts from its own beginning: 22 days of 500,000,000 a day are more permits than a record counts.
+#[test]
+fn a_great_count_in_a_long_period_is_exact() {
+    let mut limiter = Limiter::new(bucket(1_000_000, SECOND, 1_000_000));
+    let (start, unit) = (nanohertz(500_000_000, 86_400 * SECOND), 86_400 * SECOND);
+    limiter.bounds = Some(Bounds { start, min: start / 100, unit });
+    assert!(limiter.ask(T0, 1_000_000, 0).parts.is_some());
+    let next = limiter.ask(T0, 1_000_000, 0).at / SECOND;
+    assert!((170..=175).contains(&next), "{next} s: 5,787 permits flow in a second");
+}
+
+/// Requests that use one of twenty permits are no reason to grow.
+#[test]
+fn permits_that_came_back_are_not_used() {
+    let mut limiter = Limiter { rule: bucket(100, SECOND, 20), ..found() };
+    for now in (T0..T0 + 60 * SECOND).step_by(SECOND as usize) {
+        let parts = limiter.ask(now, 20, MAX_BUDGET).parts.expect("granted");
+        limiter.refund(now, parts[0].grant, 19);
+    }
+    assert!(rate(&mut limiter, T0 + 60 * SECOND) < 6.0);
 }
 
 /// A rate that was found is kept for a day, also without requests; a guess that no request used is the same as none.
