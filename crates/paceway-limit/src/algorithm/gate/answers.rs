@@ -1,0 +1,171 @@
+//! The gate after an answer of the upstream: one that refuses a call, or says what remains of a quota. Twin of a part of `gate.lua`.
+
+use super::{
+    Curve, Gate, LESS, MAX_PAUSE, OpenGate, PART,
+    bounds::{self, FOUND, GUESS},
+};
+use crate::algorithm::{Algorithm, Micros, Open, OpenRate};
+
+/// The part of the rate that a refusal in the first unit leaves at least.
+const KEPT: f64 = 0.7;
+/// A knee is at least this part of the written rate: an upstream that is broken for a minute is no reason to learn of its return
+/// an hour later.
+const LEAST: f64 = 0.01;
+/// The most refusals in a row that make the curve deeper.
+const MOST_EARLY: u8 = 3;
+
+/// A refusal by an upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refusal {
+    /// How long nothing is granted, µs.
+    pub span: Micros,
+    /// The status of the answer, such as 429.
+    pub status: u16,
+    /// The unit of time of the curve, µs; 0 for a pause that says nothing about the rate.
+    pub unit: Micros,
+    /// How long ago the refused call was sent, µs.
+    pub ago: Micros,
+}
+
+/// The rest of a quota, as an upstream says it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Remainder {
+    /// The permits that remain, without those of calls that are under way.
+    pub permits: i64,
+    /// The permits of this gateway's requests that wait for slots within `span`.
+    pub waiting: i64,
+    /// For how long that is so, µs: until the quota begins again. 0 where that is not known: then permits are taken now so that
+    /// so many are left of those that could be taken now.
+    pub span: Micros,
+}
+
+/// A gate after an answer of the upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GateChange {
+    /// The gate.
+    pub gate: Gate,
+    /// The working rate has fallen, or a count has begun: the requests of a gateway that wait ask again if they wait for more
+    /// permits than this.
+    pub recalls: Option<i64>,
+}
+
+// === impl Gate ===
+
+impl Gate {
+    /// The gate after a refusal at `now`, where `old` is the gate before.
+    pub fn refused(
+        old: Option<&OpenGate>,
+        now: Micros,
+        refusal: Refusal,
+        rule: &Algorithm,
+    ) -> GateChange {
+        let Refusal { span, status, unit, ago } = refusal;
+        let new = Self::new(now, span, status);
+        let gate = old.map_or(new, OpenGate::gate);
+        let until = gate.until.max(new.until);
+        let status = if new.until > gate.until { status } else { gate.status };
+        if unit == 0 {
+            return GateChange { gate: Self { until, status, ..gate }, recalls: None };
+        }
+        let curve = old.and_then(|old| old.curve);
+        let sent = now - ago;
+        if let Some(curve) = curve.filter(|_| sent < gate.until) {
+            // It was sent before the refusal of the pause was known. Those with earlier slots ask again; the others keep theirs,
+            // and count.
+            let mut later = Self { until, status, ..gate };
+            if until > gate.until {
+                let covered = (gate.flown(curve, until - gate.from) * PART as f64).floor() as i64;
+                later.from = until - gate.begins();
+                later.spent = (gate.spent - covered).max(0);
+            }
+            return GateChange { gate: later, recalls: None };
+        }
+        let bounds = old.and_then(|old| old.bounds);
+        let written = Curve::written(rule);
+        let (mut knee, mut early) = (written, 0);
+        if let Some(curve) = curve {
+            let after = sent - gate.from;
+            knee = gate.knee_after(curve, after);
+            if gate.early < GUESS && (after < gate.unit || curve.is_early(after)) {
+                early = (gate.early % FOUND + 1).min(MOST_EARLY);
+            }
+        }
+        if bounds.is_some() {
+            early += FOUND;
+        }
+        let least = match bounds {
+            Some(bounds) => Curve::read(bounds.min) / (1.0 - Curve::depth(early)),
+            None => (written * LEAST).max(1.0 / unit as f64),
+        };
+        let rate = knee.max(least).min(written);
+        let knee = Curve::stored(rate);
+        let written = Curve::stored(bounds::end(bounds, knee, written));
+        // By a pause that is shorter than the time of a permit, each refusal would be followed by a call at once.
+        let is_short = bounds.is_some() && (until - now) as f64 * rate < 1.0;
+        let (from, spent, used) = (until, if is_short { PART } else { 0 }, 0);
+        let gate = Self { until, from, spent, used, knee, written, unit, early, status, ..gate };
+        GateChange { gate, recalls: Some(0) }
+    }
+
+    /// The knee after the refusal of a call that was sent at this time of the curve.
+    fn knee_after(&self, curve: Curve, sent: Micros) -> f64 {
+        if self.early == GUESS {
+            // It may have been promised by the guess before.
+            let sent = sent.max(self.begins());
+            let passed = curve.permits(sent) - curve.permits(sent - self.unit);
+            return passed / self.unit as f64 * LESS;
+        }
+        let rate = curve.rate(sent);
+        if sent < self.unit {
+            let passed = curve.permits(sent) / self.unit as f64;
+            passed.max(rate * KEPT).min(rate)
+        } else if curve.is_past_knee(sent) {
+            curve.moved_knee(rate)
+        } else {
+            rate
+        }
+    }
+
+    /// The gate of a limiter after an answer at `now` that says what remains; `None` if that is no news.
+    ///
+    /// A count begins with the requests that wait: they ask again, so that they are counted. At a working rate they do so only if
+    /// more permits are promised than remain: each time they come later, since none moves up. A count only gets smaller, unless
+    /// that is so again. Then a new one begins, which ends 1 µs later: permits of the count before do not come back to it.
+    pub fn remaining(
+        old: Option<&OpenGate>,
+        open: &Open,
+        now: Micros,
+        told: Remainder,
+    ) -> Option<GateChange> {
+        let gate = old.map_or_else(Self::default, OpenGate::gate);
+        let (left, span) = (told.permits.max(0), told.span.clamp(0, MAX_PAUSE));
+        let is_short = told.waiting > left;
+        let mut change = GateChange { gate: Self { left, ..gate }, recalls: Some(left) };
+        if now >= gate.reset {
+            let next = told.next(open.facts().capacity);
+            if next > 0 && open.earliest(0, next).0 >= span {
+                return None;
+            }
+            change.gate.reset = now + span;
+            if !old.is_some_and(OpenGate::is_flowing) {
+                change.recalls = Some(0);
+            }
+        } else if is_short {
+            change.gate.reset += 1;
+        } else if left >= gate.left {
+            return None;
+        }
+        Some(change)
+    }
+}
+
+// === impl Remainder ===
+
+impl Remainder {
+    /// The number of permits that a limiter with this `capacity` must not be able to grant in the span, beside those for which
+    /// requests wait; 0 if it holds fewer. A limiter that is too slow for it needs no count.
+    pub fn next(self, capacity: i64) -> i64 {
+        let next = self.permits.max(0).saturating_sub(self.waiting).saturating_add(1);
+        if (1..=capacity).contains(&next) { next } else { 0 }
+    }
+}
