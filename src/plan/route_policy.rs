@@ -324,7 +324,7 @@ impl RoutePolicy {
         took: Duration,
         refused: Option<Instant>,
     ) {
-        for (_, (limiter, rate)) in checks.iter().zip(&self.owners) {
+        for (limiter, rate) in self.owners.iter().take(checks.len()) {
             let plan = &limiters[*limiter];
             // A state from before a change has no learned margin.
             if let Some(margin) = plan.margin().filter(|_| *rate < plan.limiter.algorithms.len()) {

@@ -87,10 +87,12 @@ impl Bounds {
     /// How long after its end a curve is remembered, µs; negative for one that is the same as none. The first guess is one when it
     /// has ended for as long as it took: then half of it cannot have been used.
     pub(super) fn remembered(self, gate: &Gate) -> Micros {
-        match gate.early == GUESS && gate.knee == self.first() {
-            true if gate.used == 0 => -1,
-            true => Curve::length(gate.unit) - Curve::way_back(gate.unit),
-            false => REMEMBERED,
+        if gate.early < GUESS || gate.knee != self.first() {
+            REMEMBERED
+        } else if gate.used == 0 {
+            -1
+        } else {
+            Curve::length(gate.unit) - Curve::way_back(gate.unit)
         }
     }
 }

@@ -14,7 +14,7 @@ use super::*;
 use crate::{
     algorithm::{
         Algorithm, Concurrency, FixedWindow, LeakyBucket, MAX_BUDGET, Rule, SlidingWindow,
-        TokenBucket, WarmUp,
+        TokenBucket, WarmUp, gate::Bounds, nanohertz::nanohertz,
     },
     store::{
         Beat, Entry, Heartbeat, Placement, Reply, hash_tag,
@@ -154,6 +154,29 @@ async fn each_of_several_gateways_has_a_share() {
     // One permit an hour each, as the whole has: a share is never less.
     sleep(Duration::from_secs(3600)).await;
     assert_eq!(pass(&failover, &checks, 9).await, (1, Source::Local));
+}
+
+/// A rate that has only bounds: two gateways share the one that was found by then.
+#[tokio::test(start_paused = true)]
+async fn each_gateway_has_its_part_of_a_rate_that_is_found() {
+    let (far, [failover, _]) = failovers(2);
+    let second = 1_000_000;
+    let rule = TokenBucket::new(100, second, 1).expect("a rule");
+    let [start, min] = [8, 1].map(|count| nanohertz(count, second));
+    let share = OnFailure::Share { period: second };
+    let found = check(Algorithm::TokenBucket(rule), share);
+    let checks: Checks = [found.with_bounds(Bounds { start, min, unit: 3600 * second })].into();
+    settled().await;
+    assert_eq!(pass(&failover, &checks, 1).await, (1, Source::Shared));
+    set(&far, Mood::IsGone);
+    let mut waits = Vec::new();
+    for _ in 0..3 {
+        let decision = ask(&failover, &checks, MAX_BUDGET).await.expect("a decision");
+        assert_eq!(decision.source, Source::Local);
+        waits.push(decision.wait);
+    }
+    // 4/s, where the rule of the highest rate would grant 50/s.
+    assert!((249_000..=251_000).contains(&(waits[2] - waits[1])), "{waits:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -66,7 +66,7 @@ fn a_rate_of_which_less_than_half_is_used_does_not_grow() {
 }
 
 #[test]
-fn a_refusal_shows_what_the_upstream_accepts() {
+fn a_refusal_puts_the_knee_below_the_flow() {
     let mut limiter = found();
     ask_often(&mut limiter, [T0, T0 + 17 * SECOND], 10_000);
     let now = T0 + 17 * SECOND;

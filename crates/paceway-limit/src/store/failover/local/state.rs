@@ -88,12 +88,15 @@ impl LocalState {
             .collect();
         self.gateways = gateways;
         for (key, before) in before {
-            let Some(limiter) = self.limiters.get(&key) else { continue };
+            let Some(limiter) = self.limiters.get_mut(&key) else { continue };
             if limiter.check.bounds.is_some() {
-                // A rate that was found is one that fewer gateways shared.
-                let share = self.share(&limiter.check, key.clone());
+                // A rate that was found is one that fewer gateways shared. The next request brings a pause again.
+                limiter.paused[0] = None;
+                let check = limiter.check.clone();
+                let share = self.share(&check, key.clone());
                 self.run(now, Entry::Forget { check: share });
             }
+            let Some(limiter) = self.limiters.get(&key) else { continue };
             let (share, after) = owes(self, limiter);
             for checks in takes(&share, before - after) {
                 self.run(now, Entry::Reserve { checks, budget: MAX_BUDGET, ticket: None });
