@@ -182,7 +182,7 @@ pub(super) const SCENES: &[Scene] = &[
         name: "120/s of a quota of 100/s",
         rate: 120,
         quota: &[(0, 100)],
-        most_seeds: 1,
+        most_seeds: 4,
         ..LOWER
     },
     Scene { name: "30/s falls to 10/s", quota: &[(0, 30), (60, 10)], measured: (60, 180), ..SCENE },

@@ -13,9 +13,9 @@ const MATCHED_FLAGS: usize = 91;
 /// Functions of more than `LONGEST` lines that are no tables.
 const LONG_FUNCTIONS: usize = 16;
 /// Lines of Rust in `src` and `crates` without tests.
-const RUST_LINES: usize = 75_561;
+const RUST_LINES: usize = 75_718;
 /// Lines of Lua in `crates`.
-const LUA_LINES: usize = 4_450;
+const LUA_LINES: usize = 4_532;
 
 /// The most lines of a function.
 const LONGEST: usize = 60;

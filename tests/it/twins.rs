@@ -31,8 +31,11 @@ use step::{Step, What, bounds, step};
 pub(crate) const T0: i64 = 1_700_000_000_000_000;
 /// Deletes a state. Its gate stays, as it does in memory: a pause that is known does no harm.
 const LOSE_STATE: &str = "
-    local gate = redis.call('GETRANGE', KEYS[1], 0, 75)
-    if string.byte(gate) == 83 then return redis.call('SET', KEYS[1], gate) end
+    local value = redis.call('GET', KEYS[1])
+    if value and string.byte(value) == 85 then
+      local holes = struct.unpack('<I2', value, 109)
+      return redis.call('SET', KEYS[1], string.sub(value, 1, 110 + 16 * holes))
+    end
     return redis.call('DEL', KEYS[1])";
 const LIMIT: Duration = Duration::from_secs(20);
 

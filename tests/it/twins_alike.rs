@@ -189,7 +189,11 @@ fn entries(
 fn state(redis: &Redis, key: &str) -> Said {
     let mut said = redis.command(&["GET", key]);
     if let Said::Bytes(Some(bytes)) = &mut said {
-        let gate = if bytes.first() == Some(&b'S') { 76 } else { 0 };
+        let gate = match bytes.first() {
+            // Two bytes say how many holes follow.
+            Some(b'U') => 110 + 16 * usize::from(bytes[108]) + 4_096 * usize::from(bytes[109]),
+            _ => 0,
+        };
         let is_window = bytes.get(gate + 1) == Some(&b'S');
         let lives = bytes.get_mut(gate + 74..gate + 82).filter(|_| is_window);
         lives.into_iter().for_each(|lives| lives.fill(0));

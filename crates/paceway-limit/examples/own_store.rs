@@ -281,14 +281,14 @@ impl States {
         let mut state = kept.map(|kept| kept.state.clone());
         Opened {
             open: check.algorithm.open(None, state.as_mut(), now),
-            gate: check.open_gate(self.gates.get(&check.key).copied(), now),
+            gate: check.open_gate(self.gates.get(&check.key).cloned(), now),
         }
     }
 
     fn put(&mut self, now: Micros, check: &Check, opened: Opened, is_changed: bool) {
         let Opened { mut open, gate } = opened;
         match gate.filter(|gate| gate.ends() > now) {
-            Some(gate) => drop(self.gates.insert(check.key.clone(), gate.gate())),
+            Some(gate) => drop(self.gates.insert(check.key.clone(), gate.gate().clone())),
             None => drop(self.gates.remove(&check.key)),
         }
         let is_lease = check.is_lease();

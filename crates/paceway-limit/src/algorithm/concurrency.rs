@@ -178,13 +178,14 @@ impl Open {
     /// Pauses the limiter. The pause ends with the later one of this gate and the one before.
     pub fn pause(&mut self, gate: Gate) {
         if gate.until > self.now {
-            self.state.gate = self.state.gate.or_later(gate);
+            let old = mem::take(&mut self.state.gate);
+            self.state.gate = old.or_later(gate);
         }
     }
 
     /// The gate of the pause, if the limiter is paused.
     pub fn gate(&self) -> Option<Gate> {
-        self.is_paused().then_some(self.state.gate)
+        self.is_paused().then(|| self.state.gate.clone())
     }
 
     /// Whether a new request can get a permit now, unless the limiter is paused.

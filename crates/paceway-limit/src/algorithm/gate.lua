@@ -1,24 +1,28 @@
 -- The record of what the upstream has refused of a limiter. Twin of gate.rs, which explains it, of gate/curve.rs and of
 -- gate/bounds.rs. An open gate has the fields of the twin, but `stop` for `until`; and with a working rate those of the curve.
 --
--- A stored gate is ahead of the stored state: `S`, stop, from, spent, used, knee, the written rate, unit, left, reset (8 bytes each),
--- early (1), status (2), little-endian. In an open gate `low` and `written` are permits a µs, and `counts_by` is the stored written rate.
+-- A stored gate is ahead of the stored state: `U`, stop, from, origin, first, spent, last, unused, used, knee, the written rate, unit,
+-- left, reset (8 bytes each), early (1), status (2), the number of its holes (2), and their starts and ends; little-endian. In an
+-- open gate `low` and `written` are permits a µs, and `counts_by` is the stored written rate; with a knee it has the line of its `count`.
 -- The state is empty where the limiter is unused. A concurrency limiter keeps its pause as a member of its sorted set.
 
-local call, common = require 'call', require 'common'
+local call, common, timeline = require 'call', require 'common', require 'timeline'
+local holes_of = require 'timeline.holes'
 local M = {}
 
 local redis, ceil, floor, max, min = redis, math.ceil, math.floor, math.max, math.min
-local EXACT, MAX_BUDGET, byte, format = common.EXACT, common.MAX_BUDGET, string.byte, string.format
-local GATE, LETTER, LEAST_UNIT = '<c1i8i8i8i8i8i8i8i8i8BI2', 83, 1
+local EXACT, MAX_BUDGET, byte, format, unpack_from = common.EXACT, common.MAX_BUDGET, string.byte, string.format, struct.unpack
+local GATE, LETTER, LEAST_UNIT = '<c1i8i8i8i8i8i8i8i8i8i8i8i8i8BI2I2', 85, 1
 local FOUND, GUESS, GROWTH, USED, REMEMBERED = 4, 8, 2, 0.5, 86400000000
-local PART, LESS, STEP, KEPT, LEAST, MOST_EARLY = 1000000, 0.98, 0.4, 0.7, 0.01, 3
+local PART, LESS, STEP, KEPT, LEAST, MOST_EARLY = 1000, 0.98, 0.4, 0.7, 0.01, 3
 local BACK, WHOLE, EARLY, DEPTH, PER_MICRO, PRECISE, STEPS, ROUNDING, LONGEST = 22, 28, 0.25, 0.015, 1e15, 0.25, 64, 1e-3, 2.2e15
 
--- The bytes of a stored gate, which are ahead of a state; and of former ones by their letters: `P` had no working rate, and `R` did
--- not count what was used.
-M.SIZE, M.LETTER = 76, LETTER
-local FORMER = { [80] = 19, [82] = 68 }
+local COUNT, FIRST = { per = PART, den = 1, most = 1000000000 }, 1e15
+
+-- The bytes of a stored gate without holes, which are ahead of a state; and of former ones by their letters: `P` had no working rate,
+-- `R` did not count what was used, and `S` had no holes.
+M.SIZE, M.LETTER = 110, LETTER
+local FORMER = { [80] = 19, [82] = 68, [83] = 76 }
 M.FORMER = FORMER
 
 local function rate_at(gate, x)
@@ -56,29 +60,41 @@ local function time(gate, wanted)
   return min(ceil(x * gate.unit - ROUNDING), LONGEST)
 end
 
--- The gate of a stored value, nil if it has none; and the state, false if it is absent.
+-- How many bytes the gate at the beginning of a stored value is, of which not all may be read.
+function M.size(raw) return #raw < M.SIZE and M.SIZE or M.SIZE + 16 * unpack_from('<I2', raw, M.SIZE - 1) end
+
+-- The gate of a stored value, nil if it has none; the state, false if it is absent; and where that begins.
 local function split(raw)
   local letter = raw and byte(raw)
   local former = FORMER[letter]
   if former and #raw >= former then return nil, #raw > former and string.sub(raw, former + 1) end
   if letter ~= LETTER or #raw < M.SIZE then return nil, raw end
-  local _, stop, from, spent, used, knee, counts_by, unit, left, reset, early, status = struct.unpack(GATE, raw)
-  for _, number in ipairs { stop, from, spent, used, unit, left, reset } do
+  local _, stop, from, origin, first, spent, last, unused, used, knee, counts_by, unit, left, reset, early, status, count =
+    unpack_from(GATE, raw)
+  local size = M.size(raw)
+  for _, number in ipairs { stop, from, origin, first, spent, last, unused, used, unit, left, reset } do
     if number < 0 or number >= EXACT then return nil, raw end
   end
-  if knee < 0 or knee > PER_MICRO or knee > 0 and (unit < LEAST_UNIT or counts_by <= 0) then return nil, raw end
+  if knee < 0 or knee > PER_MICRO or knee > 0 and (unit < LEAST_UNIT or counts_by <= 0) or #raw < size then return nil, raw end
   local gate = {
-    stop = stop, from = from, spent = spent, used = used, knee = knee, counts_by = counts_by, unit = unit, left = left, reset = reset,
-    early = min(early, GUESS), status = status,
+    stop = stop, from = from, origin = origin, first = first, spent = spent, last = last, unused = unused, used = used,
+    knee = knee, counts_by = counts_by, unit = unit, left = left, reset = reset, early = min(early, GUESS), status = status, holes = {},
   }
-  return gate, #raw > M.SIZE and string.sub(raw, M.SIZE + 1)
+  for i = 1, 2 * count do gate.holes[i] = unpack_from('<i8', raw, M.SIZE + 8 * i - 7) end
+  return gate, #raw > size and string.sub(raw, size + 1), size
 end
 
 function M.pack(gate)
   if not gate then return '' end
-  local from, spent, used, knee, unit = gate.from, gate.spent, gate.used, gate.knee, gate.unit
-  local left, reset, early, status = gate.left, gate.reset, gate.early, gate.status
-  return struct.pack(GATE, 'S', gate.stop, from, spent, used, knee, gate.counts_by, unit, left, reset, early, status)
+  local from, first, spent, used, knee, unit = gate.from, gate.first, gate.spent, gate.used, gate.knee, gate.unit
+  local left, reset, early, status, holes = gate.left, gate.reset, gate.early, gate.status, gate.holes
+  local head = struct.pack(
+    GATE, 'U', gate.stop, from, gate.origin, first, spent, gate.last, gate.unused, used, knee, gate.counts_by, unit, left, reset,
+    early, status, #holes / 2
+  )
+  local parts = { head }
+  for i = 1, #holes do parts[i + 1] = struct.pack('<i8', holes[i]) end
+  return table.concat(parts)
 end
 
 -- For how long after its end a curve is remembered; nil for a guess that is the same as none.
@@ -96,7 +112,7 @@ end
 -- The rule of a limiter, which may have bounds.
 function M.rule(algorithm, has_bounds, text, from)
   if not has_bounds then return algorithm.rule(text, from) end
-  local start, least, unit, after = struct.unpack('<ddd', text, from)
+  local start, least, unit, after = unpack_from('<ddd', text, from)
   local rule = algorithm.rule(text, after)
   rule.bounds = { start = max(start, least), least = least, unit = unit }
   return rule
@@ -115,7 +131,28 @@ local function begins(gate) return gate.early == GUESS and gate.unit * BACK or 0
 
 local function flown_at(gate, after) return max(permits(gate, after) - permits(gate, begins(gate)), 0) end
 
-local function flown(gate) return min(floor(flown_at(gate, gate.now - gate.from) * PART), EXACT - 1) end
+local function first_count() return FIRST + call.now % 999983 * 1000 * PART end
+
+-- The count that has flown at an instant, or rather a µs before it: instants are whole µs.
+local function count_at(gate, at) return gate.origin + min(floor(flown_at(gate, at - gate.from - 1) * PART), EXACT / 4) end
+
+-- The line of a count of which so much has flown. When no request waits, what calls left unused is no longer spent.
+local function set_line(gate, flown)
+  local holes, tail, unused = {}, max(gate.spent - flown, 0), gate.unused
+  if gate.last <= flown then tail, unused = max(tail - unused, 0), 0 end
+  for i = 1, #gate.holes, 2 do
+    local start, stop = gate.holes[i] - flown, gate.holes[i + 1] - flown
+    if stop - max(start, 0) >= PART then holes[#holes + 1], holes[#holes + 2] = start, stop end
+  end
+  gate.count = { rule = COUNT, now = flown, born = flown, tail = tail, holes = holes, unused = min(unused, tail) }
+end
+
+-- Keeps what was done on the line of the count.
+local function keep(gate)
+  local count, holes = gate.count, {}
+  for i = 1, #count.holes do holes[i] = count.now + count.holes[i] end
+  gate.spent, gate.holes, gate.unused = count.now + count.tail, holes, count.unused
+end
 
 local function end_of(bounds, knee, written) return bounds and min(knee / PER_MICRO * GROWTH, written) or written end
 
@@ -141,11 +178,12 @@ local function guide(gate, bounds)
 end
 
 local function follow(algorithm, gate, rule)
-  local bounds, knee, from, promised = rule.bounds, gate.knee, gate.from, 0
-  gate.now, gate.bounds = call.now, bounds
+  local bounds, knee, from, now = rule.bounds, gate.knee, gate.from, call.now
+  local flown = 0
+  gate.now, gate.bounds = now, bounds
   if knee > 0 then
     set_written(gate, gate.counts_by / PER_MICRO)
-    promised = max(gate.spent - flown(gate), 0)
+    flown = count_at(gate, now)
   end
   local written = written_of(algorithm, rule)
   if bounds then
@@ -155,17 +193,24 @@ local function follow(algorithm, gate, rule)
   end
   if gate.knee == 0 then return end
   local counts_by = floor(written * PER_MICRO)
-  set_written(gate, written)
+  -- As the next one reads it: the same has flown then.
+  set_written(gate, counts_by / PER_MICRO)
   if gate.counts_by ~= counts_by or gate.knee ~= knee or gate.from ~= from then
-    gate.spent, gate.counts_by, gate.has_changed = min(flown(gate) + promised, EXACT - 1), counts_by, true
-    if promised > 0 then gate.used = max(gate.used, 1) end
+    if knee > 0 and gate.spent > flown then gate.used = max(gate.used, 1) end
+    if knee == 0 or not remembered(gate) then
+      flown = first_count()
+      gate.first, gate.spent, gate.last, gate.unused, gate.holes = flown, flown, flown, 0, {}
+    end
+    gate.origin, gate.counts_by, gate.has_changed = gate.origin + flown - count_at(gate, now), counts_by, true
   end
+  set_line(gate, flown)
 end
 
 -- A gate with these fields beside those of `old`, which may be absent.
 local function changed(old, fields)
   local gate = {
-    stop = 0, from = 0, spent = 0, used = 0, knee = 0, counts_by = 0, unit = 0, left = 0, reset = 0, early = 0, status = 0,
+    stop = 0, from = 0, origin = 0, first = 0, spent = 0, last = 0, unused = 0, used = 0, knee = 0, counts_by = 0, unit = 0, left = 0,
+    reset = 0, early = 0, status = 0, holes = {},
   }
   for _, values in ipairs { old or {}, fields } do
     for name in pairs(gate) do
@@ -183,10 +228,12 @@ function M.guess(algorithm, rule)
 end
 
 local function open_by(algorithm, gate, rule)
-  gate.bounds = rule.bounds
   if not rule.bounds and gate.early >= FOUND then
-    gate.from, gate.spent, gate.used, gate.knee, gate.counts_by, gate.unit, gate.early = gate.stop, 0, 0, 0, 0, 0, 0
+    gate.from, gate.origin, gate.first, gate.spent, gate.last, gate.holes = gate.stop, 0, 0, 0, 0, {}
+    gate.unused, gate.used = 0, 0
+    gate.knee, gate.counts_by, gate.unit, gate.early = 0, 0, 0, 0
   end
+  gate.bounds = rule.bounds
   if M.ends(gate) <= call.now then return rule.bounds and M.guess(algorithm, rule) or nil end
   follow(algorithm, gate, rule)
   return gate
@@ -204,25 +251,29 @@ end
 -- The gate and the state of a value that was read, and of how many bytes the gate in the store is. A gate that has ended is removed,
 -- and one of a former curve is replaced.
 function M.read(algorithm, key, value, rule)
-  local stored, raw = split(value)
+  local stored, raw, size = split(value)
   if not stored then return nil, value, 0 end
   local gate = open_by(algorithm, stored, rule)
   local is_kept = gate == stored
   if not is_kept or gate.has_changed then M.replace(key, is_kept and gate or nil) end
-  return gate, raw, is_kept and M.SIZE or 0
+  return gate, raw, is_kept and size or 0
 end
 
-local function spent_by_now(gate) return max(gate.spent, flown(gate)) end
+-- The start of the first free permits, in the count from now.
+local function free(count, cost)
+  local length = cost * PART
+  return count.unused >= length and -length or timeline.free(count, 0, length)
+end
 
--- The first instant at which the gate grants a permit, µs from now; it may be past.
-local function opens(gate)
-  local at = gate.stop - gate.now
-  if gate.knee == 0 or gate.spent <= flown(gate) then return at end
-  return max(at, gate.from + time(gate, gate.spent / PART + permits(gate, begins(gate))) - gate.now)
+-- The first instant at which permits flow at the working rate, µs from now; it may be past.
+local function flows_at(gate, cost)
+  if gate.knee == 0 then return 0 end
+  local place = gate.count.now + free(gate.count, cost) - gate.origin
+  return gate.from + time(gate, place / PART + permits(gate, begins(gate))) - gate.now
 end
 
 function M.earliest(gate, algorithm, open, from, cost)
-  local at = max(opens(gate), from)
+  local at = max(from, gate.stop - gate.now, flows_at(gate, cost))
   if gate.now + at < gate.reset and gate.left < cost then at = gate.reset - gate.now end
   local earliest, start = algorithm.earliest(open, min(at, MAX_BUDGET), cost)
   return max(earliest, at), start
@@ -230,32 +281,53 @@ end
 
 function M.take(gate, algorithm, open, start, cost, at)
   local whole, ticks, born, aux = algorithm.take(open, start, cost)
-  local count
-  if gate.now + at < gate.reset then gate.left, count = max(gate.left - cost, 0), gate.reset end
+  local place
+  if gate.now + at < gate.reset then gate.left, place = max(gate.left - cost, 0), -gate.reset end
   if gate.knee > 0 then
-    gate.spent, gate.used, count = min(spent_by_now(gate) + cost * PART, EXACT - 1), min(gate.used + cost, EXACT - 1), gate.from
+    -- It is no place of a later instant: that would leave gaps in which no request fits.
+    local count = gate.count
+    local first = free(count, cost)
+    if first < 0 then count.unused = count.unused + first else timeline.take(count, first, cost) end
+    place = max(count.now + first, gate.first)
+    gate.last = max(gate.last, place)
+    keep(gate)
+    gate.used = min(gate.used + cost, EXACT - 1)
   end
-  if count and algorithm.names == 'aux' then aux = count end
-  if count and algorithm.names == 'ticks' then ticks = count end
+  if place and algorithm.names == 'aux' then aux = place end
+  if place and algorithm.names == 'ticks' then ticks = place end
   return whole, ticks, born, aux
 end
 
 function M.is_flowing(gate) return gate.knee > 0 end
 
+-- Whether permits of a grant come back to the gate.
+function M.takes_back(gate, algorithm) return gate.knee == 0 or algorithm.names end
+
+-- Whether slots of a working rate are promised.
+function M.has_promised(gate) return gate.knee > 0 and gate.count.tail > 0 end
+
 -- Returns the permits of a grant to the count from which they were taken; false if the gate has another one now.
 function M.refund(open, algorithm, ticks, aux, cost)
-  local gate = open.gate
-  local count = algorithm.names == 'aux' and aux or algorithm.names == 'ticks' and ticks
-  if not count then return false end
-  if gate.knee > 0 and count == gate.from then
-    gate.spent, gate.used = max(gate.spent - cost * PART, 0), max(gate.used - cost, 1)
-    -- As if it was read again.
-    if gate.bounds then follow(algorithm, gate, open.rule) end
-  elseif gate.knee == 0 and count == gate.reset then
-    gate.left = min(gate.left + cost, EXACT - 1)
-  else
-    return false
+  local gate, place = open.gate, nil
+  if algorithm.names == 'aux' then place = aux elseif algorithm.names == 'ticks' then place = ticks end
+  if not place then return false end
+  if gate.knee == 0 then
+    if place == -gate.reset then gate.left = min(gate.left + cost, EXACT - 1) end
+    return place == -gate.reset
   end
+  local count, length = gate.count, cost * PART
+  local start = place - count.now
+  if place < gate.first then return false end
+  local past = min(max(-start, 0), length)
+  local unused = min(count.unused + past, count.tail)
+  local is_left = past < length and holes_of.leave(count, start + past, start + length)
+  if not is_left and unused == count.unused then return false end
+  count.unused = unused
+  keep(gate)
+  set_line(gate, count.now)
+  gate.used = max(gate.used - cost, 1)
+  -- As if it was read again.
+  if gate.bounds then follow(algorithm, gate, open.rule) end
   return true
 end
 
@@ -268,7 +340,7 @@ function M.level(gate, algorithm, open)
     remaining, working, since = min(remaining, 1), floor(rate(gate, since) * PER_MICRO), since - begins(gate)
   end
   if gate.now < gate.reset then remaining = min(remaining, gate.left) end
-  if opens(gate) > 0 then remaining = 0 end
+  if max(paused, flows_at(gate, 1)) > 0 then remaining = 0 end
   return remaining, M.earliest(gate, algorithm, open, 0, 1), max(reset_after, paused), paused, working, since, gate.status
 end
 
@@ -300,11 +372,12 @@ local function refused(old, span, status, unit, ago, written)
   if old then
     if stop <= old.stop then stop, status = old.stop, old.status end
     if unit == 0 or old.knee > 0 and now - ago < old.stop then
-      local from, spent = old.from, old.spent
+      local later = { stop = stop, status = status }
       if unit > 0 and stop > old.stop then
-        from, spent = stop - begins(old), max(spent - floor(flown_at(old, stop - old.from) * PART), 0)
+        later.from, later.origin = stop - begins(old), count_at(old, stop)
+        later.first = max(old.first, later.origin)
       end
-      return changed(old, { stop = stop, from = from, spent = spent, status = status })
+      return changed(old, later)
     end
   elseif unit == 0 then
     return changed(nil, { stop = stop, from = stop, status = status })
@@ -317,9 +390,10 @@ local function refused(old, span, status, unit, ago, written)
   local is_short = bounds and (stop - now) * found < 1
   knee = floor(found * PER_MICRO)
   local counts_by = floor(end_of(bounds, knee, written) * PER_MICRO)
+  local origin = old and old.knee > 0 and max(old.spent, count_at(old, now)) or first_count()
   return changed(old, {
-    stop = stop, from = stop, spent = is_short and PART or 0, used = 0, knee = knee, counts_by = counts_by, unit = unit,
-    early = early, status = status,
+    stop = stop, from = stop, origin = origin, first = origin, spent = is_short and origin + PART or origin, last = origin,
+    unused = 0, used = 0, knee = knee, counts_by = counts_by, unit = unit, early = early, status = status, holes = {},
   }), true
 end
 

@@ -20,6 +20,9 @@
 //! seven tenths of the rate. Refusals of calls from before the pause only prolong it. A model of 3 gateways at 30/s with a
 //! stranger on a fifth of the quota found these numbers: 78 % of what the stranger leaves was used, with 0.5 % refused.
 //!
+//! The permits of a curve own intervals of their count, as those of other rules own intervals of time: the count is a line whose clock
+//! is the number of permits that have flown. So a permit that comes back leaves a hole there, and a request that waits moves up.
+//!
 //! An answer may also say that so many permits remain until the quota begins again. Until then at most so many are granted; what
 //! other answers say meanwhile only makes them fewer. Permits of that count come back to it.
 //!
@@ -36,7 +39,9 @@ mod bounds;
 mod curve;
 
 use super::{
-    Algorithm, EXACT, Grant, Level, MAX_BUDGET, Micros, Open, OpenRate, nanohertz::Nanohertz,
+    Algorithm, EXACT, Grant, Level, MAX_BUDGET, Micros, Open, OpenRate, RateFacts,
+    nanohertz::Nanohertz,
+    timeline::{Pace, Timeline},
 };
 pub use answers::{GateChange, Refusal, Remainder};
 pub use bounds::Bounds;
@@ -47,20 +52,35 @@ use curve::Curve;
 pub const MAX_PAUSE: Micros = 366 * 86_400 * 1_000_000;
 /// A pause lowers the rate of a limiter unless its period is longer than so many of the pause.
 pub const MOST_PAUSES: i64 = 10;
-/// The parts of a permit in which a gate counts.
-const PART: i64 = 1_000_000;
+/// The parts of a permit in which a gate counts: a day of 864 million permits and its curve of 28 days stay exact.
+const PART: i64 = 1_000;
+/// The line of a count. Its clock shows no time but permits that have flown, one for each permit.
+const COUNT: Pace = Pace::of_permits(PART, 1_000_000_000);
+/// The least count.
+const FIRST: i64 = 1_000_000_000_000_000;
 /// The knee moves by the part `STEP` towards the part `LESS` of a rate that is refused past it; that of a guess moves all of the way.
 const LESS: f64 = 0.98;
 const STEP: f64 = 0.4;
 /// Until when a limiter is paused, the working rate from then on, and what it has granted since.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Gate {
     /// The end of the pause, µs of the store's clock.
     pub until: Micros,
-    /// The instant at which the working rate begins, µs of the store's clock. It names the curve in grants.
+    /// The instant at which the working rate begins, µs of the store's clock.
     pub from: Micros,
-    /// The permits that were granted for instants from `from` on, in millionths. Permits that were left unused count as granted.
+    /// The count at which the curve begins, in parts of a permit.
+    pub origin: i64,
+    /// The count of the first permit since the rate fell, in parts of a permit. Curves of one limiter share the line of the
+    /// count, so that grants from before own nothing of it.
+    pub first: i64,
+    /// The end of the count that is granted, in parts of a permit.
     pub spent: i64,
+    /// The start and the end of each part before it that is free, in order.
+    pub holes: Vec<(i64, i64)>,
+    /// The greatest start of permits for which a request waited.
+    pub last: i64,
+    /// The parts that have flown and that calls have left unused, while others wait.
+    pub unused: i64,
     /// The rate that the upstream accepted lately; 0 where the limiter has no working rate.
     pub knee: Nanohertz,
     /// The permits that were granted by this curve.
@@ -84,11 +104,20 @@ pub struct Gate {
 pub struct OpenGate {
     gate: Gate,
     /// `None` for a pause that leaves the rate as it is.
-    curve: Option<Curve>,
+    flow: Option<Flow>,
     bounds: Option<Bounds>,
     /// The rate of the rule, permits a µs.
     written: f64,
     now: Micros,
+}
+
+/// The working rate, and the count of its permits.
+#[derive(Debug, Clone, PartialEq)]
+struct Flow {
+    curve: Curve,
+    count: Timeline,
+    /// As [`Gate::unused`], as far as it still matters.
+    unused: i64,
 }
 
 // === impl Gate ===
@@ -108,10 +137,51 @@ impl Gate {
         until.max(working).max(reset)
     }
 
+    /// Whether it is the same as no gate at all, for all that is known of the rate.
+    fn is_none(&self, bounds: Option<Bounds>) -> bool {
+        bounds.is_some_and(|bounds| bounds.remembered(self) < 0)
+    }
+
+    /// The count of a limiter that had no curve. Grants of one that it had long ago are hardly of this count: some part of it, which
+    /// differs with each µs.
+    fn first_count(now: Micros) -> i64 {
+        FIRST + now % 999_983 * 1_000 * PART
+    }
+
+    /// The count that has flown at an instant, in parts of a permit. Instants are whole µs: what flows in the µs before is no wait.
+    fn count(&self, curve: Curve, at: Micros) -> i64 {
+        let flown = self.flown(curve, at - self.from - 1) * PART as f64;
+        self.origin + flown.floor().min(EXACT as f64 / 4.0) as i64
+    }
+
+    /// The count, of which so much has flown. When no request waits, what calls left unused is no longer spent.
+    fn flow(&self, curve: Curve, flown: i64) -> Flow {
+        let (mut tail, mut unused) = ((self.spent - flown).max(0), self.unused);
+        if self.last <= flown {
+            (tail, unused) = ((tail - unused).max(0), 0);
+        }
+        let holes = self.holes.iter().map(|(start, end)| (start - flown, end - flown));
+        Flow { curve, count: Timeline::at(COUNT, flown, tail, holes), unused: unused.min(tail) }
+    }
+
+    fn keep(&mut self, Flow { count, unused, .. }: &Flow) {
+        (self.spent, self.unused) = (count.now + count.tail, *unused);
+        self.holes = count.holes.iter().map(|(s, e)| (count.now + s, count.now + e)).collect();
+    }
+
     /// The same without a working rate: one that had bounds says nothing about a written rate.
     fn without_curve(self) -> Self {
         let Self { until, left, reset, status, .. } = self;
         Self { until, from: until, left, reset, status, ..Self::default() }
+    }
+
+    /// The grant of the last permits of `grant`, of which `used` were used, by a rule whose gate takes them back.
+    pub(super) fn unused_of(rule: &RateFacts, mut grant: Grant, used: i64) -> Grant {
+        if let Some(field) = rule.gate_field {
+            let place = field(&mut grant);
+            *place += if *place >= FIRST { used * PART } else { 0 };
+        }
+        grant
     }
 
     /// The gate of two pauses: the one that ends later. Among equals the older one stays.
@@ -136,37 +206,43 @@ impl OpenGate {
         let gate = gate.map(|gate| if is_other(&gate) { gate.without_curve() } else { gate });
         let kept = gate.filter(|gate| gate.ends(bounds) > now);
         let gate = kept.or(bounds.map(|_| Gate::default()))?;
-        let mut open = Self { gate, curve: None, bounds, written: Curve::written(rule), now };
+        let mut open = Self { gate, flow: None, bounds, written: Curve::written(rule), now };
         open.follow();
         Some(open)
     }
 
-    /// Follows the curve by the rule as it is now. Where it is another one, promised permits are still ahead, and those that have
-    /// flown by the former one are not.
+    /// Follows the curve by the rule as it is now. Where it is another one, the count continues: promised permits are still ahead.
     fn follow(&mut self) {
-        let before = self.gate;
+        let (before, now) = (self.gate.clone(), self.now);
         let former = (before.knee > 0).then(|| Curve::new(&before, Curve::read(before.written)));
-        let promised = former.map_or(0, |former| (before.spent - self.flown(former)).max(0));
+        let mut flown = former.map_or(0, |former| before.count(former, now));
         if let Some(bounds) = self.bounds {
-            self.gate = bounds.guide(before, self.now, self.written);
+            self.gate = bounds.guide(&before, now, self.written);
         }
         if self.gate.knee == 0 {
             return;
         }
         let end = bounds::end(self.bounds, self.gate.knee, self.written);
-        let curve = Curve::new(&self.gate, end);
         self.gate.written = Curve::stored(end);
+        // As the next one reads it: the same has flown then.
+        let curve = Curve::new(&self.gate, Curve::read(self.gate.written));
         if self.gate != before {
-            self.gate.spent = (self.flown(curve) + promised).min(EXACT - 1);
             // A guess that has promised permits is not the same as none.
-            self.gate.used = self.gate.used.max(i64::from(promised > 0));
+            let is_promised = former.is_some() && self.gate.spent > flown;
+            self.gate.used = self.gate.used.max(i64::from(is_promised));
+            if former.is_none() || self.gate.is_none(self.bounds) {
+                flown = Gate::first_count(now);
+                (self.gate.first, self.gate.spent, self.gate.last) = (flown, flown, flown);
+                (self.gate.unused, self.gate.holes) = (0, Vec::new());
+            }
+            self.gate.origin += flown - self.gate.count(curve, now);
         }
-        self.curve = Some(curve);
+        self.flow = Some(self.gate.flow(curve, flown));
     }
 
     /// The gate as the store keeps it.
-    pub fn gate(&self) -> Gate {
-        self.gate
+    pub fn gate(&self) -> &Gate {
+        &self.gate
     }
 
     /// The instant from which the gate delays no request any more, µs of the store's clock.
@@ -179,32 +255,18 @@ impl OpenGate {
         (self.gate.until - self.now).max(0)
     }
 
-    /// The permits that count as granted by now, in millionths: unused ones are not saved.
-    fn spent(&self, curve: Curve) -> i64 {
-        self.gate.spent.max(self.flown(curve))
-    }
-
-    /// The permits that have flown by now, in millionths.
-    fn flown(&self, curve: Curve) -> i64 {
-        let flown = self.gate.flown(curve, self.now - self.gate.from) * PART as f64;
-        flown.floor().min(EXACT as f64 - 1.0) as i64
-    }
-
-    /// The first instant at which the gate grants a permit, µs from now; it may be past. A request that takes many at
-    /// once is followed by a longer gap.
-    fn at(&self) -> Micros {
-        let opens = self.gate.until - self.now;
-        let Some(curve) = self.curve.filter(|curve| self.gate.spent > self.flown(*curve)) else {
-            return opens;
-        };
+    /// The first instant at which permits flow at the working rate, µs from now; it may be past.
+    fn flows_at(&self, cost: i64) -> Micros {
+        let Some(flow) = &self.flow else { return 0 };
+        let (curve, place) = (flow.curve, flow.count.now + flow.free(cost) - self.gate.origin);
         let begun = curve.permits(self.gate.begins());
-        let after = curve.time(self.gate.spent as f64 / PART as f64 + begun);
-        opens.max(self.gate.from + after - self.now)
+        self.gate.from + curve.time(place as f64 / PART as f64 + begun) - self.now
     }
 
-    /// The same as [`OpenRate::earliest`] for a limiter with this gate.
+    /// The same as [`OpenRate::earliest`] for a limiter with this gate. A request that takes many permits at once is followed by a
+    /// longer gap.
     pub fn earliest(&self, open: &Open, from: Micros, cost: i64) -> (Micros, i64) {
-        let mut at = self.at().max(from);
+        let mut at = from.max(self.gate.until - self.now).max(self.flows_at(cost));
         if self.is_within_reset(at) && self.gate.left < cost {
             at = self.gate.reset - self.now;
         }
@@ -218,69 +280,117 @@ impl OpenGate {
         self.now + at < self.gate.reset
     }
 
-    /// Whether permits flow at the working rate. The gate counts them, and knows no free ones before others: requests that
-    /// wait do not move up.
+    /// Whether permits flow at the working rate.
     pub fn is_flowing(&self) -> bool {
-        self.curve.is_some()
+        self.flow.is_some()
+    }
+
+    /// Whether permits of a grant come back to the gate. Otherwise requests that wait do not move up.
+    pub fn takes_back(&self, open: &Open) -> bool {
+        !self.is_flowing() || open.facts().gate_field.is_some()
     }
 
     /// The same as [`OpenRate::take`] for a limiter with this gate, of permits for the instant `at`, µs from now. The grant names
-    /// the count from which they were taken.
+    /// their place in the count, or the count until a reset as a negative number.
     pub fn take(&mut self, open: &mut Open, start: i64, cost: i64, at: Micros) -> Grant {
         let mut grant = open.take(start, cost);
-        let mut count = None;
+        let mut place = None;
         if self.is_within_reset(at) {
             self.gate.left = (self.gate.left - cost).max(0);
-            count = Some(self.gate.reset);
+            place = Some(-self.gate.reset);
         }
-        if let Some(curve) = self.curve {
-            self.gate.spent = (self.spent(curve) + cost * PART).min(EXACT - 1);
+        if let Some(flow) = &mut self.flow {
+            // It is no place of a later instant, where another limiter delays the request: that would leave gaps in which no
+            // request fits.
+            let start = flow.take(cost).max(self.gate.first);
+            place = Some(start);
+            self.gate.last = self.gate.last.max(start);
+            self.gate.keep(flow);
             self.gate.used = (self.gate.used + cost).min(EXACT - 1);
-            count = Some(self.gate.from);
         }
-        if let (Some(field), Some(count)) = (open.facts().gate_field, count) {
-            *field(&mut grant) = count;
+        if let (Some(field), Some(place)) = (open.facts().gate_field, place) {
+            *field(&mut grant) = place;
         }
         grant
     }
 
     /// Returns `cost` permits of a grant to the gate, if they were taken through it: otherwise every request
     /// that leaves after a pause would slow the limiter for as long as it is busy. The state of the limiter
-    /// may have no use for them, because it was full again meanwhile; the gate has.
-    pub fn refund(&mut self, open: &Open, mut grant: Grant, cost: i64) {
-        let Some(field) = open.facts().gate_field else { return };
-        let count = *field(&mut grant);
-        if self.curve.is_some() {
-            if count == self.gate.from {
-                self.gate.spent = (self.gate.spent - cost * PART).max(0);
-                // It stays one that was used.
-                self.gate.used = (self.gate.used - cost).max(1);
-                if self.bounds.is_some() {
-                    // As if it was read again.
-                    self.follow();
-                }
+    /// may have no use for them, because it was full again meanwhile; the gate has. Those that have flown are free for any
+    /// request that waits, at once. Returns whether it has taken them back.
+    pub fn refund(&mut self, open: &Open, mut grant: Grant, cost: i64) -> bool {
+        let Some(field) = open.facts().gate_field else { return false };
+        let place = *field(&mut grant);
+        let Some(flow) = &mut self.flow else {
+            let is_of_count = place == -self.gate.reset;
+            if is_of_count {
+                self.gate.left = (self.gate.left + cost).min(EXACT - 1);
             }
-        } else if count == self.gate.reset {
-            self.gate.left = (self.gate.left + cost).min(EXACT - 1);
+            return is_of_count;
+        };
+        let (start, length) = (place - flow.count.now, cost * PART);
+        if place < self.gate.first {
+            return false;
         }
+        let past = (-start).clamp(0, length);
+        let unused = (flow.unused + past).min(flow.count.tail);
+        let is_left = past < length && flow.count.leave(start + past, start + length);
+        if !is_left && unused == flow.unused {
+            return false;
+        }
+        flow.unused = unused;
+        self.gate.keep(flow);
+        *flow = self.gate.flow(flow.curve, flow.count.now);
+        // It stays one that was used.
+        self.gate.used = (self.gate.used - cost).max(1);
+        if self.bounds.is_some() {
+            // As if it was read again.
+            self.follow();
+        }
+        true
     }
 
     /// How full a limiter with this gate is.
     pub fn level(&self, open: &Open) -> Level {
         let Level { remaining, reset_after, .. } = open.level();
-        let flows = if self.curve.is_some() { 1 } else { remaining };
+        let curve = self.flow.as_ref().map(|flow| flow.curve);
+        let flows = if curve.is_some() { 1 } else { remaining };
         let left = if self.is_within_reset(0) { self.gate.left } else { remaining };
         let (paused, since) = (self.paused(), self.now - self.gate.from);
-        let is_refused = paused > 0 || self.curve.is_some();
+        let is_refused = paused > 0 || curve.is_some();
         Level {
-            remaining: if self.at() > 0 { 0 } else { remaining.min(flows).min(left) },
+            remaining: if paused.max(self.flows_at(1)) > 0 {
+                0
+            } else {
+                remaining.min(flows).min(left)
+            },
             next: self.earliest(open, 0, 1).0,
             reset_after: reset_after.max(paused),
             paused,
-            rate: self.curve.map_or(0, |curve| Curve::stored(curve.rate(since))),
-            since: self.curve.map_or(0, |_| since - self.gate.begins()),
+            rate: curve.map_or(0, |curve| Curve::stored(curve.rate(since))),
+            since: curve.map_or(0, |_| since - self.gate.begins()),
             status: if is_refused { self.gate.status } else { 0 },
         }
+    }
+}
+
+// === impl Flow ===
+
+impl Flow {
+    /// The start of the first free permits, in the count from now.
+    fn free(&self, cost: i64) -> i64 {
+        let length = cost * PART;
+        if self.unused >= length { -length } else { self.count.free(0, length) }
+    }
+
+    /// Takes the first free permits, and returns their start in the count.
+    fn take(&mut self, cost: i64) -> i64 {
+        let start = self.free(cost);
+        match start < 0 {
+            true => self.unused -= cost * PART,
+            false => drop(self.count.take(start, cost)),
+        }
+        self.count.now + start
     }
 }
 

@@ -5,7 +5,7 @@
 //! 800 others returned, the true costs obey the law of the rule as if 200 had been reserved. Nothing comes
 //! back of time that has passed meanwhile: a bucket that was full again kept no permit for that request.
 
-use super::{Algorithm, Grant};
+use super::{Algorithm, Gate, Grant};
 
 // === impl Algorithm ===
 
@@ -30,7 +30,8 @@ impl Algorithm {
         if permits < 1 {
             return None;
         }
-        Some((self.unused_of(grant, cost, used), permits))
+        let grant = Gate::unused_of(&self.facts(), self.unused_of(grant, cost, used), used);
+        Some((grant, permits))
     }
 }
 

@@ -36,6 +36,8 @@ local function load(state)
   if raw then
     local letter = byte(raw)
     if letter == gates.LETTER then
+      local size = gates.size(raw)
+      if piece and size > gates.SIZE then raw = common.ask('GETRANGE', key, 0, size + piece - 1) end
       gate, raw, skip = gates.read(algorithm, key, raw, rule)
     elseif #raw >= (gates.FORMER[letter] or EXACT) then
       gates.replace(key, nil)

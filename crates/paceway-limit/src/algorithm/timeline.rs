@@ -97,6 +97,11 @@ impl Pace {
         })
     }
 
+    /// A permit in each `per` ticks, which are the unit of the line's clock.
+    pub(super) const fn of_permits(per: i64, most: i64) -> Self {
+        Self { per, den: 1, most }
+    }
+
     /// The pace of one of `gateways` that keep this pace together. It is not slower than one permit in
     /// `period` µs, and grants at most `most` at once.
     pub(super) fn share(
@@ -251,6 +256,17 @@ impl Timeline {
             line.tidy();
         }
         line
+    }
+
+    /// A line by its tail and its holes, in ticks from now.
+    pub(super) fn at(
+        pace: Pace,
+        now: Micros,
+        tail: i64,
+        holes: impl Iterator<Item = (i64, i64)>,
+    ) -> Self {
+        let holes = holes.filter(|(start, end)| pace.left(*start, *end) >= pace.per).collect();
+        Self { pace, now, born: now, credit: None, tail, holes }
     }
 
     /// A line that was never moved, from the numbers that a store reports; `None` when no line can have these

@@ -331,18 +331,25 @@ impl OpenedState {
         Want { open, cost: check.cost, enforce: check.enforce, gate: gate.as_deref_mut() }
     }
 
-    /// Whether permits flow at a working rate.
-    fn is_flowing(&self) -> bool {
-        self.gate.as_ref().is_some_and(|gate| gate.is_flowing())
+    /// Whether permits of grants come back to the gate, so that requests that wait move up.
+    fn takes_back(&self) -> bool {
+        match (&self.gate, &self.open) {
+            (Some(gate), OpenRule::Rate(open)) => gate.takes_back(open),
+            _ => true,
+        }
     }
 
-    /// Returns the permits of a grant to the state and to its gate; false if the state has nothing of this grant.
+    /// Returns the permits of a grant to the state and to its gate. Returns whether either has something of this grant.
     fn refund(&mut self, grant: Grant, cost: i64) -> bool {
         let given = self.open.refund(grant, cost);
-        if let (Some(gate), OpenRule::Rate(open)) = (&mut self.gate, &self.open) {
-            gate.refund(open, grant, cost);
+        self.refund_gate(grant, cost) || given
+    }
+
+    fn refund_gate(&mut self, grant: Grant, cost: i64) -> bool {
+        match (&mut self.gate, &self.open) {
+            (Some(gate), OpenRule::Rate(open)) => gate.refund(open, grant, cost),
+            _ => false,
         }
-        given
     }
 
     fn level(&self) -> Level {

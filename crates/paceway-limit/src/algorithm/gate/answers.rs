@@ -40,7 +40,7 @@ pub struct Remainder {
 }
 
 /// A gate after an answer of the upstream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GateChange {
     /// The gate.
     pub gate: Gate,
@@ -61,35 +61,30 @@ impl Gate {
     ) -> GateChange {
         let Refusal { span, status, unit, ago } = refusal;
         let new = Self::new(now, span, status);
-        let gate = old.map_or(new, OpenGate::gate);
+        let gate = old.map_or_else(|| new.clone(), |old| old.gate.clone());
         let until = gate.until.max(new.until);
         let status = if new.until > gate.until { status } else { gate.status };
         if unit == 0 {
             return GateChange { gate: Self { until, status, ..gate }, recalls: None };
         }
-        let curve = old.and_then(|old| old.curve);
+        let curve = old.and_then(|old| old.flow.as_ref()).map(|flow| flow.curve);
         let sent = now - ago;
         if let Some(curve) = curve.filter(|_| sent < gate.until) {
             // It was sent before the refusal of the pause was known. Those with earlier slots ask again; the others keep theirs,
             // and count.
+            let is_longer = until > gate.until;
             let mut later = Self { until, status, ..gate };
-            if until > gate.until {
-                let covered = (gate.flown(curve, until - gate.from) * PART as f64).floor() as i64;
-                later.from = until - gate.begins();
-                later.spent = (gate.spent - covered).max(0);
+            if is_longer {
+                (later.from, later.origin) = (until - later.begins(), later.count(curve, until));
+                later.first = later.first.max(later.origin);
             }
             return GateChange { gate: later, recalls: None };
         }
         let bounds = old.and_then(|old| old.bounds);
         let written = Curve::written(rule);
-        let (mut knee, mut early) = (written, 0);
-        if let Some(curve) = curve {
-            let after = sent - gate.from;
-            knee = gate.knee_after(curve, after);
-            if gate.early < GUESS && (after < gate.unit || curve.is_early(after)) {
-                early = (gate.early % FOUND + 1).min(MOST_EARLY);
-            }
-        }
+        let after = sent - gate.from;
+        let knee = curve.map_or(written, |curve| gate.knee_after(curve, after));
+        let mut early = curve.map_or(0, |curve| gate.early_after(curve, after));
         if bounds.is_some() {
             early += FOUND;
         }
@@ -102,8 +97,14 @@ impl Gate {
         let written = Curve::stored(bounds::end(bounds, knee, written));
         // By a pause that is shorter than the time of a permit, each refusal would be followed by a call at once.
         let is_short = bounds.is_some() && (until - now) as f64 * rate < 1.0;
-        let (from, spent, used) = (until, if is_short { PART } else { 0 }, 0);
-        let gate = Self { until, from, spent, used, knee, written, unit, early, status, ..gate };
+        let origin = match curve {
+            Some(curve) => gate.spent.max(gate.count(curve, now)),
+            None => Self::first_count(now),
+        };
+        let spent = if is_short { origin + PART } else { origin };
+        let count = Self { origin, first: origin, spent, last: origin, ..Self::default() };
+        let (from, left, reset) = (until, gate.left, gate.reset);
+        let gate = Self { until, from, knee, written, unit, early, left, reset, status, ..count };
         GateChange { gate, recalls: Some(0) }
     }
 
@@ -126,6 +127,14 @@ impl Gate {
         }
     }
 
+    /// How many refusals in a row came early, with that of a call that was sent at this time of the curve.
+    fn early_after(&self, curve: Curve, sent: Micros) -> u8 {
+        match self.early < GUESS && (sent < self.unit || curve.is_early(sent)) {
+            true => (self.early % FOUND + 1).min(MOST_EARLY),
+            false => 0,
+        }
+    }
+
     /// The gate of a limiter after an answer at `now` that says what remains; `None` if that is no news.
     ///
     /// A count begins with the requests that wait: they ask again, so that they are counted. At a working rate they do so only if
@@ -137,11 +146,12 @@ impl Gate {
         now: Micros,
         told: Remainder,
     ) -> Option<GateChange> {
-        let gate = old.map_or_else(Self::default, OpenGate::gate);
+        let gate = old.map_or_else(Self::default, |old| old.gate.clone());
         let (left, span) = (told.permits.max(0), told.span.clamp(0, MAX_PAUSE));
         let is_short = told.waiting > left;
+        let (before, reset) = (gate.left, gate.reset);
         let mut change = GateChange { gate: Self { left, ..gate }, recalls: Some(left) };
-        if now >= gate.reset {
+        if now >= reset {
             let next = told.next(open.facts().capacity);
             if next > 0 && open.earliest(0, next).0 >= span {
                 return None;
@@ -152,7 +162,7 @@ impl Gate {
             }
         } else if is_short {
             change.gate.reset += 1;
-        } else if left >= gate.left {
+        } else if left >= before {
             return None;
         }
         Some(change)

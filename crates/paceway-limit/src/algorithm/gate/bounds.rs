@@ -62,12 +62,12 @@ impl Bounds {
 
     /// The gate by the curve as it continues: the next guess where nothing is known, the curve has ended, its unit was another
     /// one, or past the way back its permits are not used. The same again at the same instant.
-    pub(super) fn guide(self, gate: Gate, now: Micros, written: f64) -> Gate {
+    pub(super) fn guide(self, gate: &Gate, now: Micros, written: f64) -> Gate {
         let next = if gate.knee == 0 || gate.early < FOUND {
             Some(self.first())
         } else {
             let end = end(Some(self), gate.knee, written);
-            let (curve, at) = (Curve::new(&gate, end), now - gate.from);
+            let (curve, at) = (Curve::new(gate, end), now - gate.from);
             let is_used = gate.used as f64 >= gate.flown(curve, at) * USED - 1.0;
             let is_same = gate.early < GUESS || gate.unit == self.unit;
             if is_used && at >= Curve::length(gate.unit) {
@@ -78,10 +78,12 @@ impl Bounds {
                 Some(gate.knee)
             }
         };
-        let Some(knee) = next else { return Gate { knee: gate.knee.max(self.min), ..gate } };
+        let Some(knee) = next else {
+            return Gate { knee: gate.knee.max(self.min), ..gate.clone() };
+        };
         let (from, knee) = (now - Curve::way_back(self.unit), knee.max(self.min));
         // A guess has no cause.
-        Gate { from, used: 0, knee, unit: self.unit, early: GUESS, status: 0, ..gate }
+        Gate { from, used: 0, knee, unit: self.unit, early: GUESS, status: 0, ..gate.clone() }
     }
 
     /// How long after its end a curve is remembered, µs; negative for one that is the same as none. The first guess is one when it

@@ -44,17 +44,19 @@ function M.charge(state, permits)
   return left
 end
 
--- Returns permits to a state and to its gate, in a step that may be undone.
+-- Returns permits to a state and to its gate, in a step that may be undone: whether either takes them, and whether the state does.
 function M.give_back(state, cost, whole, ticks, born, aux)
   local algorithm, open = state.algorithm, state.open
   local given = algorithm.refund(open, whole, ticks, born, aux, cost)
-  if open.gate and gates.refund(open, algorithm, ticks, aux, cost) then state.has_new_gate = true end
-  return given
+  if not open.gate or not gates.refund(open, algorithm, ticks, aux, cost) then return given, given end
+  state.has_new_gate = true
+  return true, given
 end
 
 function M.refund(state, cost, whole, ticks, born, aux)
-  local given = M.give_back(state, cost, whole, ticks, born, aux)
-  if given then state.dirty, state.refunded = true, true end
+  local given, has_changed = M.give_back(state, cost, whole, ticks, born, aux)
+  if has_changed then state.dirty = true end
+  if given then state.refunded = true end
   return given
 end
 
@@ -65,7 +67,7 @@ function M.move_up(wants, budget, parts)
     local state = wants[w].state
     states.save(state)
     states.undo(state)
-    given = given and not (state.open.gate and gates.is_flowing(state.open.gate))
+    given = given and (not state.open.gate or gates.takes_back(state.open.gate, state.algorithm))
   end
   for w = 1, #wants do
     local state, part = wants[w].state, parts[w]
@@ -100,7 +102,7 @@ function M.publish(state)
   local algorithm, open = state.algorithm, state.open
   local next = states.earliest(state, true, 0, 1)
   local is_taken = algorithm.is_taken_after or is_taken_after
-  if is_taken(open, next, algorithm) then
+  if open.gate and gates.has_promised(open.gate) or is_taken(open, next, algorithm) then
     -- In a sliding window the permits of a waiting request may be all that leaves no room for it now.
     if algorithm.kind == SLIDING_WINDOW then next = 0 end
     gates.publish(state.key, next, 'free')

@@ -162,10 +162,14 @@ function M.leave_free(open, start, stop)
   return true
 end
 
+-- Returns an interval, in ticks from now; false when nothing of it can be used.
+function M.leave(open, start, stop)
+  return stop <= open.tail and (M.undo_last(open, start, stop) or M.leave_free(open, start, stop))
+end
+
 function M.refund(open, whole, ticks, born, _, cost)
   local start, stop = M.interval(open, whole, ticks, cost)
-  if born ~= open.born or stop > open.tail then return false end
-  local given = M.undo_last(open, start, stop) or M.leave_free(open, start, stop)
+  local given = born == open.born and M.leave(open, start, stop)
   if open.credit then require('timeline.credit').tidy(open) end
   return given
 end

@@ -30,14 +30,16 @@ impl Timeline {
     /// Returns the interval of an unused grant; false when the state has nothing (left) of this grant.
     pub(in crate::algorithm) fn refund(&mut self, grant: Grant, cost: i64) -> bool {
         let (start, end) = self.interval(grant, cost);
-        if grant.born != self.born || end > self.tail {
-            return false;
-        }
-        let is_given = self.undo_last(start, end) || self.leave_free(start, end);
+        let is_given = grant.born == self.born && self.leave(start, end);
         if self.credit.is_some() {
             self.tidy();
         }
         is_given
+    }
+
+    /// Returns an interval, in ticks from now; false when nothing of it can be used.
+    pub(in crate::algorithm) fn leave(&mut self, start: i64, end: i64) -> bool {
+        end <= self.tail && (self.undo_last(start, end) || self.leave_free(start, end))
     }
 
     /// The ticks that a grant owns on a line that has not moved since it was made.

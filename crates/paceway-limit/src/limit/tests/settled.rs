@@ -6,7 +6,7 @@ use crate::{
         FixedWindow, LeakyBucket, Micros, SlidingWindow, TokenBucket, WarmUp,
         fair::{Priority, Turn},
     },
-    store::{Entry, Reply, memory::MemoryStore},
+    store::{Entry, Pause, Reply, memory::MemoryStore},
 };
 use rstest::rstest;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -77,8 +77,13 @@ async fn make_calls(
 }
 
 /// Twelve callers live through the scene. Returns the instants of their calls in order, since the start.
-async fn live(checks: Checks, vendor: Arc<Vendor>) -> Vec<Micros> {
+async fn live(checks: Checks, vendor: Arc<Vendor>, is_refused: bool) -> Vec<Micros> {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    if is_refused {
+        let tokens = checks.iter().filter(|check| check.cost == RESERVED).cloned().collect();
+        store.pause(&tokens, Pause::for_micros(SECOND, 429)).get().await.expect("an answer");
+        sleep(Duration::from_secs(1)).await;
+    }
     let start = Instant::now();
     let caller = || make_calls(store.clone(), checks.clone(), start + LASTS, vendor.clone());
     let callers: Vec<_> = (0..12).map(|_| tokio::spawn(caller())).collect();
@@ -110,14 +115,14 @@ fn rule(name: &str) -> Algorithm {
 }
 
 /// A call is possible when the vendor has 1000 tokens left, which is 17 calls in each 10 s: without the refunds it is 6. That is
-/// so as well where the vendor says what remains. Only to a `warm_up` limiter no permits of what remains come back.
+/// so as well where the vendor says what remains, or has refused. Only to a `warm_up` limiter no permits come back then.
 #[rstest]
 #[tokio::test(start_paused = true)]
 async fn waiting_calls_move_up_by_unused_permits(
     #[values("token_bucket", "leaky_bucket", "sliding_window", "fixed_window", "warm_up")]
     name: &str,
     #[values("alone", "fair", "two")] how: &str,
-    #[values(false, true)] tells: bool,
+    #[values("says nothing", "tells", "has refused")] vendor: &str,
 ) {
     let tokens = Check::new("{t}:tokens", rule(name)).with_cost(RESERVED);
     let calls = SlidingWindow::new(100, SECOND, 0).map(Algorithm::SlidingWindow).expect("a rule");
@@ -126,9 +131,14 @@ async fn waiting_calls_move_up_by_unused_permits(
         "two" => [Check::new("{t}:calls", calls), tokens].into(),
         _ => [tokens].into(),
     };
-    let made = live(checks, Vendor::new(tells)).await;
+    let (tells, is_refused) = (vendor == "tells", vendor == "has refused");
+    let made = live(checks, Vendor::new(tells), is_refused).await;
     let within = made.iter().filter(|at| **at < 40 * SECOND).count() as i64;
-    let [calls, early] = if name == "warm_up" && tells { [40, 28] } else { [72, 60] };
+    let [calls, early] = match (name, vendor) {
+        ("warm_up", "tells") => [40, 28],
+        ("warm_up", "has refused") => [36, 24],
+        _ => [72, 60],
+    };
     assert!(made.len() as i64 >= calls && within >= early, "{within} of {}: {made:?}", made.len());
     let most = if name == "token_bucket" { 2 * TOKENS } else { TOKENS };
     assert!(name == "fixed_window" || most_in_a_window(&made) <= most, "{made:?}");

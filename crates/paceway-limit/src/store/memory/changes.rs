@@ -48,7 +48,7 @@ impl MemoryStore {
         let before: SmallVec<[OpenRule; 2]> =
             opened.iter().map(|state| state.open.clone()).collect();
         let gates: SmallVec<[_; 2]> = opened.iter().map(|state| state.gate.clone()).collect();
-        let mut is_given = !opened.iter().any(OpenedState::is_flowing);
+        let mut is_given = opened.iter().all(OpenedState::takes_back);
         for ((check, state), part) in checks.iter().zip(&mut opened).zip(parts) {
             is_given = is_given && (part.at < 0 || state.refund(part.grant, check.cost));
         }
@@ -67,9 +67,15 @@ impl MemoryStore {
 
     /// Gives the permits of `grant` back to the limiter, or hands a concurrency permit to the next request in the queue.
     pub(super) fn refund_at(&self, now: Micros, check: &Check, grant: Grant) -> Reply {
-        match self.change(now, check, |opened| opened.refund(grant, check.cost)) {
+        let mut is_of_gate = false;
+        let changed = self.change(now, check, |opened| {
+            let given = opened.open.refund(grant, check.cost);
+            is_of_gate = opened.refund_gate(grant, check.cost);
+            given
+        });
+        match changed {
             (_, true) => Reply::HandedOver,
-            (given, false) => Reply::Done(given),
+            (given, false) => Reply::Done(given || is_of_gate),
         }
     }
 

@@ -16,7 +16,7 @@ pub(super) struct Gates {
     sweep: usize,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct KeptGate {
     gate: Gate,
     /// The instant from which the gate delays no request any more.
@@ -37,7 +37,7 @@ impl Gates {
     }
 
     pub(super) fn get(&self, print: Print) -> Option<Gate> {
-        self.kept.get(&print).map(|kept| kept.gate)
+        self.kept.get(&print).map(|kept| kept.gate.clone())
     }
 
     pub(super) fn remove(&mut self, print: Print) -> bool {

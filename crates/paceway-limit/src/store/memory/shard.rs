@@ -158,8 +158,9 @@ impl Shard {
     #[cold]
     fn find_gate(&mut self, print: Print, check: &Check, now: Micros) -> Option<Box<OpenGate>> {
         let gate = self.gates.get(print);
+        let has_one = gate.is_some();
         let open = check.open_gate(gate, now);
-        if gate.is_some() && open.is_none() {
+        if has_one && open.is_none() {
             self.remove_gate(print);
         }
         open.map(Box::new)
@@ -178,7 +179,7 @@ impl Shard {
         match open.ends() > now {
             true => {
                 self.has_gates = true;
-                self.gates.put(now, print, open.gate(), open.ends());
+                self.gates.put(now, print, open.gate().clone(), open.ends());
             }
             false => drop(self.remove_gate(print)),
         }

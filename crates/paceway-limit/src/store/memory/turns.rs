@@ -224,7 +224,7 @@ fn levels(turns: &Turns) -> Vec<TenantLevel> {
 impl OpenedState {
     /// Gives free permits to the requests that wait for the last slots; returns whether the state has changed.
     fn fill(&mut self, queue: &mut Queue, now: Micros, effects: &mut Effects) -> bool {
-        if self.is_flowing() {
+        if !self.takes_back() {
             return false;
         }
         let Self { open, gate, .. } = self;

@@ -32,7 +32,7 @@ end
 -- Gives free permits to the requests with the last slots, and where those find none to the one with the first slot.
 return function(q, state)
   local gate = state.open.gate
-  if q.len == 0 or gate and gates.is_flowing(gate) then return end
+  if q.len == 0 or gate and not gates.takes_back(gate, state.algorithm) then return end
   q.room, q.changed = 0, true
   local below = math.huge
   for _ = 1, MOST_MOVED do

@@ -62,10 +62,11 @@ impl Queue {
         let Some(it) = self.waiting.get(&number) else { return false };
         let (at, cost, grant, before) = (it.slot.at, it.cost, it.slot.grants[0], open.clone());
         let gate_before = gate.as_deref().cloned();
-        if open.refund(grant, cost) {
-            if let Some(gate) = gate.as_deref_mut() {
-                gate.refund(open, grant, cost);
-            }
+        let mut is_given = open.refund(grant, cost);
+        if let Some(gate) = gate.as_deref_mut() {
+            is_given |= gate.refund(open, grant, cost);
+        }
+        if is_given {
             let (wait, start) = match gate.as_deref() {
                 Some(gate) => gate.earliest(open, 0, cost),
                 None => open.earliest(0, cost),

@@ -72,7 +72,7 @@ fn a_refusal_puts_the_knee_below_the_flow() {
     let now = T0 + 17 * SECOND;
     assert_near(rate(&mut limiter, now), 33.9);
     assert!(limiter.refuse(now, SECOND, SECOND, 40_000));
-    let knee = limiter.gate.expect("a gate").knee as f64 / per_second(1) as f64;
+    let knee = limiter.gate.clone().expect("a gate").knee as f64 / per_second(1) as f64;
     // 20/s were doubling for 4.9 s, since each guess begins some ms late: 30.9 flowed in the last one.
     assert!((knee - 0.98 * 30.9).abs() < 0.1, "{knee}");
     // It is used for 22 s.
@@ -88,7 +88,7 @@ fn a_late_refusal_lowers_a_guess_by_little() {
     let mut limiter = found();
     ask_often(&mut limiter, [T0, T0 + 13 * SECOND], 10_000);
     assert!(limiter.refuse(T0 + 13 * SECOND, SECOND, SECOND, 3 * SECOND));
-    let knee = limiter.gate.expect("a gate").knee;
+    let knee = limiter.gate.clone().expect("a gate").knee;
     assert!(knee > per_second(18), "{knee}");
 }
 
@@ -100,14 +100,14 @@ fn a_guess_says_nothing_about_another_rule() {
     limiter.bounds = Some(Bounds { start: nanohertz(100, DAY), min: nanohertz(1, DAY), unit: DAY });
     assert!(limiter.ask(T0, 1, 0).parts.is_some());
     assert!(limiter.ask(T0 + SECOND, 1, 0).parts.is_none());
-    let gate = limiter.gate;
+    let gate = limiter.gate.clone();
     limiter.bounds = None;
     assert!(limiter.ask(T0 + SECOND, 1, 0).parts.is_some());
     limiter.gate = gate;
     limiter.bounds = found().bounds;
-    assert_eq!(limiter.gate.map(|gate| gate.unit), Some(DAY));
+    assert_eq!(limiter.gate.as_ref().map(|gate| gate.unit), Some(DAY));
     limiter.ask(T0 + SECOND, 1, MAX_BUDGET);
-    assert_eq!(limiter.gate.map(|gate| gate.unit), Some(SECOND));
+    assert_eq!(limiter.gate.as_ref().map(|gate| gate.unit), Some(SECOND));
     // And the other way round: a working rate below a written one is no guess.
     let mut written = Limiter::new(bucket(100, SECOND, 1));
     written.pause(T0, SECOND);
@@ -159,7 +159,7 @@ fn a_rate_that_was_found_is_remembered() {
     let mut limiter = found();
     ask_often(&mut limiter, [T0, T0 + 13 * SECOND], 10_000);
     limiter.refuse(T0 + 13 * SECOND, SECOND, SECOND, 0);
-    let found_rate = limiter.gate.expect("a gate").knee as f64 / per_second(1) as f64;
+    let found_rate = limiter.gate.clone().expect("a gate").knee as f64 / per_second(1) as f64;
     // From the end of the pause on, the 28 s of the curve and a day.
     assert_near(rate(&mut limiter, T0 + 86_441 * SECOND), found_rate);
     assert_near(rate(&mut limiter, T0 + 86_443 * SECOND), 5.0);

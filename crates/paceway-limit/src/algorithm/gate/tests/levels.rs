@@ -26,7 +26,11 @@ fn a_pause_of_a_second_leaves_an_hourly_limiter_its_level() {
         limiter.pause_shortly(T0 + 500_000, SECOND);
         let level = limiter.level(T0 + 1_500_000);
         assert!((500..=501).contains(&level.remaining) && level.rate == 0, "{rule:?}");
-        assert_eq!(limiter.gate.map(|gate| limiter.open(gate.until).1), Some(None), "{rule:?}");
+        assert_eq!(
+            limiter.gate.clone().map(|gate| limiter.open(gate.until).1),
+            Some(None),
+            "{rule:?}"
+        );
     }
 }
 

@@ -26,7 +26,10 @@ fn a_remainder_bounds_the_permits_until_its_reset() {
         assert!(T0 + SECOND + limiter.ask(T0 + SECOND, 1, MAX_BUDGET).at >= reset, "{rule:?}");
         limiter.tell(reset, 2, 0, 9 * SECOND);
         limiter.tell(reset, 1, 0, 20 * SECOND);
-        assert_eq!(limiter.gate.map(|gate| (gate.left, gate.reset)), Some((1, reset + 9 * SECOND)));
+        assert_eq!(
+            limiter.gate.as_ref().map(|gate| (gate.left, gate.reset)),
+            Some((1, reset + 9 * SECOND))
+        );
     }
 }
 
@@ -39,10 +42,10 @@ fn a_remainder_below_the_promised_permits_begins_a_new_count() {
         limiter.tell(T0, 5, 0, SECOND);
         let grant = limiter.ask(T0, 3, MAX_BUDGET).parts.expect("granted")[0].grant;
         limiter.tell(T0, remain, waiting, SECOND);
-        assert_eq!(limiter.gate.map(|gate| gate.left), Some(left), "{remain}, {waiting}");
+        assert_eq!(limiter.gate.as_ref().map(|gate| gate.left), Some(left), "{remain}, {waiting}");
         limiter.refund(T0, grant, 3);
         let left = if waiting > remain { left } else { left + 3 };
-        assert_eq!(limiter.gate.map(|gate| gate.left), Some(left), "{remain}, {waiting}");
+        assert_eq!(limiter.gate.as_ref().map(|gate| gate.left), Some(left), "{remain}, {waiting}");
     }
 }
 
@@ -83,9 +86,9 @@ fn permits_come_back_to_the_remainder() {
         for i in [6, 0, 1] {
             limiter.refund(T0, grants[i].1, 1);
         }
-        assert_eq!(limiter.gate.map(|gate| gate.left), Some(2), "{rule:?}");
+        assert_eq!(limiter.gate.as_ref().map(|gate| gate.left), Some(2), "{rule:?}");
         limiter.tell(T0, 1, 3, 4 * SECOND);
         limiter.refund(T0, grants[2].1, 1);
-        assert_eq!(limiter.gate.map(|gate| gate.left), Some(1), "{rule:?}");
+        assert_eq!(limiter.gate.as_ref().map(|gate| gate.left), Some(1), "{rule:?}");
     }
 }
