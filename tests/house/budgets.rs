@@ -13,9 +13,9 @@ const MATCHED_FLAGS: usize = 91;
 /// Functions of more than `LONGEST` lines that are no tables.
 const LONG_FUNCTIONS: usize = 16;
 /// Lines of Rust in `src` and `crates` without tests.
-const RUST_LINES: usize = 75_718;
+const RUST_LINES: usize = 75_794;
 /// Lines of Lua in `crates`.
-const LUA_LINES: usize = 4_532;
+const LUA_LINES: usize = 4_573;
 
 /// The most lines of a function.
 const LONGEST: usize = 60;

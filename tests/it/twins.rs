@@ -33,8 +33,8 @@ pub(crate) const T0: i64 = 1_700_000_000_000_000;
 const LOSE_STATE: &str = "
     local value = redis.call('GET', KEYS[1])
     if value and string.byte(value) == 85 then
-      local holes = struct.unpack('<I2', value, 109)
-      return redis.call('SET', KEYS[1], string.sub(value, 1, 110 + 16 * holes))
+      local holes = struct.unpack('<I2', value, 117)
+      return redis.call('SET', KEYS[1], string.sub(value, 1, 118 + 16 * holes))
     end
     return redis.call('DEL', KEYS[1])";
 const LIMIT: Duration = Duration::from_secs(20);

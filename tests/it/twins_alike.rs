@@ -191,7 +191,7 @@ fn state(redis: &Redis, key: &str) -> Said {
     if let Said::Bytes(Some(bytes)) = &mut said {
         let gate = match bytes.first() {
             // Two bytes say how many holes follow.
-            Some(b'U') => 110 + 16 * usize::from(bytes[108]) + 4_096 * usize::from(bytes[109]),
+            Some(b'U') => 118 + 16 * usize::from(bytes[116]) + 4_096 * usize::from(bytes[117]),
             _ => 0,
         };
         let is_window = bytes.get(gate + 1) == Some(&b'S');

@@ -2,7 +2,7 @@
 -- gate/bounds.rs. An open gate has the fields of the twin, but `stop` for `until`; and with a working rate those of the curve.
 --
 -- A stored gate is ahead of the stored state: `U`, stop, from, origin, first, spent, last, unused, used, knee, the written rate, unit,
--- left, reset (8 bytes each), early (1), status (2), the number of its holes (2), and their starts and ends; little-endian. In an
+-- even, left, reset (8 bytes each), early (1), status (2), the number of its holes (2), and their starts and ends; little-endian. In an
 -- open gate `low` and `written` are permits a µs, and `counts_by` is the stored written rate; with a knee it has the line of its `count`.
 -- The state is empty where the limiter is unused. A concurrency limiter keeps its pause as a member of its sorted set.
 
@@ -12,8 +12,8 @@ local M = {}
 
 local redis, ceil, floor, max, min = redis, math.ceil, math.floor, math.max, math.min
 local EXACT, MAX_BUDGET, byte, format, unpack_from = common.EXACT, common.MAX_BUDGET, string.byte, string.format, struct.unpack
-local GATE, LETTER, LEAST_UNIT = '<c1i8i8i8i8i8i8i8i8i8i8i8i8i8BI2I2', 85, 1
-local FOUND, GUESS, GROWTH, USED, REMEMBERED = 4, 8, 2, 0.5, 86400000000
+local GATE, LETTER, LEAST_UNIT = '<c1i8i8i8i8i8i8i8i8i8i8i8i8i8i8BI2I2', 85, 1
+local FOUND, GUESS, GROWTH, USED, REMEMBERED, EVEN = 4, 8, 2, 0.5, 86400000000, 86400000000
 local PART, LESS, STEP, KEPT, LEAST, MOST_EARLY = 1000, 0.98, 0.4, 0.7, 0.01, 3
 local BACK, WHOLE, EARLY, DEPTH, PER_MICRO, PRECISE, STEPS, ROUNDING, LONGEST = 22, 28, 0.25, 0.015, 1e15, 0.25, 64, 1e-3, 2.2e15
 
@@ -21,7 +21,7 @@ local COUNT, FIRST = { per = PART, den = 1, most = 1000000000 }, 1e15
 
 -- The bytes of a stored gate without holes, which are ahead of a state; and of former ones by their letters: `P` had no working rate,
 -- `R` did not count what was used, and `S` had no holes.
-M.SIZE, M.LETTER = 110, LETTER
+M.SIZE, M.LETTER = 118, LETTER
 local FORMER = { [80] = 19, [82] = 68, [83] = 76 }
 M.FORMER = FORMER
 
@@ -63,25 +63,26 @@ end
 -- How many bytes the gate at the beginning of a stored value is, of which not all may be read.
 function M.size(raw) return #raw < M.SIZE and M.SIZE or M.SIZE + 16 * unpack_from('<I2', raw, M.SIZE - 1) end
 
--- The gate of a stored value, nil if it has none; the state, false if it is absent; and where that begins.
+-- The gate of a stored value, nil if it has none; and the state, false if it is absent.
 local function split(raw)
   local letter = raw and byte(raw)
   local former = FORMER[letter]
   if former and #raw >= former then return nil, #raw > former and string.sub(raw, former + 1) end
   if letter ~= LETTER or #raw < M.SIZE then return nil, raw end
-  local _, stop, from, origin, first, spent, last, unused, used, knee, counts_by, unit, left, reset, early, status, count =
+  local _, stop, from, origin, first, spent, last, unused, used, knee, counts_by, unit, even, left, reset, early, status, count =
     unpack_from(GATE, raw)
   local size = M.size(raw)
-  for _, number in ipairs { stop, from, origin, first, spent, last, unused, used, unit, left, reset } do
+  for _, number in ipairs { stop, from, origin, first, spent, last, unused, used, unit, even, left, reset } do
     if number < 0 or number >= EXACT then return nil, raw end
   end
   if knee < 0 or knee > PER_MICRO or knee > 0 and (unit < LEAST_UNIT or counts_by <= 0) or #raw < size then return nil, raw end
   local gate = {
     stop = stop, from = from, origin = origin, first = first, spent = spent, last = last, unused = unused, used = used,
-    knee = knee, counts_by = counts_by, unit = unit, left = left, reset = reset, early = min(early, GUESS), status = status, holes = {},
+    knee = knee, counts_by = counts_by, unit = unit, even = even, left = left, reset = reset, early = min(early, GUESS),
+    status = status, holes = {},
   }
   for i = 1, 2 * count do gate.holes[i] = unpack_from('<i8', raw, M.SIZE + 8 * i - 7) end
-  return gate, #raw > size and string.sub(raw, size + 1), size
+  return gate, #raw > size and string.sub(raw, size + 1)
 end
 
 function M.pack(gate)
@@ -89,24 +90,27 @@ function M.pack(gate)
   local from, first, spent, used, knee, unit = gate.from, gate.first, gate.spent, gate.used, gate.knee, gate.unit
   local left, reset, early, status, holes = gate.left, gate.reset, gate.early, gate.status, gate.holes
   local head = struct.pack(
-    GATE, 'U', gate.stop, from, gate.origin, first, spent, gate.last, gate.unused, used, knee, gate.counts_by, unit, left, reset,
-    early, status, #holes / 2
+    GATE, 'U', gate.stop, from, gate.origin, first, spent, gate.last, gate.unused, used, knee, gate.counts_by, unit, gate.even,
+    left, reset, early, status, #holes / 2
   )
   local parts = { head }
   for i = 1, #holes do parts[i + 1] = struct.pack('<i8', holes[i]) end
   return table.concat(parts)
 end
 
--- For how long after its end a curve is remembered; nil for a guess that is the same as none.
+-- Until when the permits of a written rate flow one by one.
+local function flows_until(gate) return gate.from + gate.unit * WHOLE + gate.even end
+
+-- For how long after its end a found rate is remembered; nil for a guess that is the same as none.
 local function remembered(gate)
-  if not gate.bounds then return 0 end
   if gate.early < GUESS or gate.knee ~= gate.bounds.start then return REMEMBERED end
   return gate.used > 0 and gate.unit * (WHOLE - BACK) or nil
 end
 
 function M.ends(gate)
-  local learned = gate.knee > 0 and remembered(gate)
-  return max(gate.stop, gate.reset, learned and gate.from + gate.unit * WHOLE + learned or 0)
+  local learned = gate.bounds and gate.knee > 0 and remembered(gate)
+  learned = learned and gate.from + gate.unit * WHOLE + learned or not gate.bounds and 2 * flows_until(gate) - gate.from
+  return max(gate.stop, gate.reset, learned or 0)
 end
 
 -- The rule of a limiter, which may have bounds.
@@ -133,18 +137,23 @@ local function flown_at(gate, after) return max(permits(gate, after) - permits(g
 
 local function first_count() return FIRST + call.now % 999983 * 1000 * PART end
 
--- The count that has flown at an instant, or rather a µs before it: instants are whole µs.
-local function count_at(gate, at) return gate.origin + min(floor(flown_at(gate, at - gate.from - 1) * PART), EXACT / 4) end
+-- The count that has flown at an instant, rounded up.
+local function count_at(gate, at) return gate.origin + min(ceil(flown_at(gate, at - gate.from) * PART), EXACT / 4) end
 
--- The line of a count of which so much has flown. When no request waits, what calls left unused is no longer spent.
-local function set_line(gate, flown)
+-- The line of the count. When no request waits, what calls left unused is no longer spent.
+local function set_line(gate)
+  -- Instants are whole µs, so that a place may begin up to a µs before its own.
+  local flown = count_at(gate, gate.now - 1)
   local holes, tail, unused = {}, max(gate.spent - flown, 0), gate.unused
   if gate.last <= flown then tail, unused = max(tail - unused, 0), 0 end
   for i = 1, #gate.holes, 2 do
     local start, stop = gate.holes[i] - flown, gate.holes[i + 1] - flown
     if stop - max(start, 0) >= PART then holes[#holes + 1], holes[#holes + 2] = start, stop end
   end
-  gate.count = { rule = COUNT, now = flown, born = flown, tail = tail, holes = holes, unused = min(unused, tail) }
+  gate.count = {
+    rule = COUNT, now = flown, born = flown, tail = tail, holes = holes, unused = min(unused, tail),
+    present = count_at(gate, gate.now) - flown,
+  }
 end
 
 -- Keeps what was done on the line of the count.
@@ -152,6 +161,7 @@ local function keep(gate)
   local count, holes = gate.count, {}
   for i = 1, #count.holes do holes[i] = count.now + count.holes[i] end
   gate.spent, gate.holes, gate.unused = count.now + count.tail, holes, count.unused
+  gate.last = min(gate.last, gate.spent)
 end
 
 local function end_of(bounds, knee, written) return bounds and min(knee / PER_MICRO * GROWTH, written) or written end
@@ -177,6 +187,12 @@ local function guide(gate, bounds)
   gate.from = now - bounds.unit * BACK
 end
 
+-- It keeps the pause, the remainder, and for how long permits flowed one by one.
+local function forget_curve(gate)
+  gate.origin, gate.first, gate.spent, gate.last, gate.unused, gate.holes = 0, 0, 0, 0, 0, {}
+  gate.used, gate.knee, gate.counts_by, gate.early, gate.has_changed = 0, 0, 0, 0, true
+end
+
 local function follow(algorithm, gate, rule)
   local bounds, knee, from, now = rule.bounds, gate.knee, gate.from, call.now
   local flown = 0
@@ -190,6 +206,8 @@ local function follow(algorithm, gate, rule)
     set_written(gate, end_of(bounds, knee, written))
     guide(gate, bounds)
     written = end_of(bounds, gate.knee, written)
+  elseif knee > 0 and now >= flows_until(gate) then
+    forget_curve(gate)
   end
   if gate.knee == 0 then return end
   local counts_by = floor(written * PER_MICRO)
@@ -197,20 +215,20 @@ local function follow(algorithm, gate, rule)
   set_written(gate, counts_by / PER_MICRO)
   if gate.counts_by ~= counts_by or gate.knee ~= knee or gate.from ~= from then
     if knee > 0 and gate.spent > flown then gate.used = max(gate.used, 1) end
-    if knee == 0 or not remembered(gate) then
+    if knee == 0 or bounds and not remembered(gate) or flown > EXACT / 2 then
       flown = first_count()
       gate.first, gate.spent, gate.last, gate.unused, gate.holes = flown, flown, flown, 0, {}
     end
     gate.origin, gate.counts_by, gate.has_changed = gate.origin + flown - count_at(gate, now), counts_by, true
   end
-  set_line(gate, flown)
+  set_line(gate)
 end
 
 -- A gate with these fields beside those of `old`, which may be absent.
 local function changed(old, fields)
   local gate = {
-    stop = 0, from = 0, origin = 0, first = 0, spent = 0, last = 0, unused = 0, used = 0, knee = 0, counts_by = 0, unit = 0, left = 0,
-    reset = 0, early = 0, status = 0, holes = {},
+    stop = 0, from = 0, origin = 0, first = 0, spent = 0, last = 0, unused = 0, used = 0, knee = 0, counts_by = 0, unit = 0, even = 0,
+    left = 0, reset = 0, early = 0, status = 0, holes = {},
   }
   for _, values in ipairs { old or {}, fields } do
     for name in pairs(gate) do
@@ -229,9 +247,8 @@ end
 
 local function open_by(algorithm, gate, rule)
   if not rule.bounds and gate.early >= FOUND then
-    gate.from, gate.origin, gate.first, gate.spent, gate.last, gate.holes = gate.stop, 0, 0, 0, 0, {}
-    gate.unused, gate.used = 0, 0
-    gate.knee, gate.counts_by, gate.unit, gate.early = 0, 0, 0, 0
+    forget_curve(gate)
+    gate.from, gate.unit, gate.even = gate.stop, 0, 0
   end
   gate.bounds = rule.bounds
   if M.ends(gate) <= call.now then return rule.bounds and M.guess(algorithm, rule) or nil end
@@ -251,25 +268,32 @@ end
 -- The gate and the state of a value that was read, and of how many bytes the gate in the store is. A gate that has ended is removed,
 -- and one of a former curve is replaced.
 function M.read(algorithm, key, value, rule)
-  local stored, raw, size = split(value)
+  local stored, raw = split(value)
   if not stored then return nil, value, 0 end
   local gate = open_by(algorithm, stored, rule)
   local is_kept = gate == stored
   if not is_kept or gate.has_changed then M.replace(key, is_kept and gate or nil) end
-  return gate, raw, is_kept and size or 0
+  return gate, raw, is_kept and M.SIZE + 8 * #gate.holes or 0
 end
 
 -- The start of the first free permits, in the count from now.
 local function free(count, cost)
   local length = cost * PART
-  return count.unused >= length and -length or timeline.free(count, 0, length)
+  if count.unused >= length then return -length end
+  local start = timeline.free(count, 0, length)
+  return start < count.tail and start or max(start, count.present)
+end
+
+-- The instant of a place on the line of the count, µs from now.
+local function time_of(gate, start)
+  return gate.from + time(gate, (gate.count.now + start - gate.origin) / PART + permits(gate, begins(gate))) - gate.now
 end
 
 -- The first instant at which permits flow at the working rate, µs from now; it may be past.
 local function flows_at(gate, cost)
   if gate.knee == 0 then return 0 end
-  local place = gate.count.now + free(gate.count, cost) - gate.origin
-  return gate.from + time(gate, place / PART + permits(gate, begins(gate))) - gate.now
+  local start = free(gate.count, cost)
+  return start <= gate.count.present and min(gate.from - gate.now, 0) or time_of(gate, start)
 end
 
 function M.earliest(gate, algorithm, open, from, cost)
@@ -284,7 +308,7 @@ function M.take(gate, algorithm, open, start, cost, at)
   local place
   if gate.now + at < gate.reset then gate.left, place = max(gate.left - cost, 0), -gate.reset end
   if gate.knee > 0 then
-    -- It is no place of a later instant: that would leave gaps in which no request fits.
+    -- The first free place, even if another limiter delays the request: a later one would leave gaps in which no request fits.
     local count = gate.count
     local first = free(count, cost)
     if first < 0 then count.unused = count.unused + first else timeline.take(count, first, cost) end
@@ -306,10 +330,14 @@ function M.takes_back(gate, algorithm) return gate.knee == 0 or algorithm.names 
 -- Whether slots of a working rate are promised.
 function M.has_promised(gate) return gate.knee > 0 and gate.count.tail > 0 end
 
+-- The field of a grant for the gate; false where its algorithm has none.
+local function place_of(algorithm, ticks, aux)
+  return algorithm.names == 'aux' and aux or algorithm.names == 'ticks' and ticks
+end
+
 -- Returns the permits of a grant to the count from which they were taken; false if the gate has another one now.
 function M.refund(open, algorithm, ticks, aux, cost)
-  local gate, place = open.gate, nil
-  if algorithm.names == 'aux' then place = aux elseif algorithm.names == 'ticks' then place = ticks end
+  local gate, place = open.gate, place_of(algorithm, ticks, aux)
   if not place then return false end
   if gate.knee == 0 then
     if place == -gate.reset then gate.left = min(gate.left + cost, EXACT - 1) end
@@ -324,11 +352,20 @@ function M.refund(open, algorithm, ticks, aux, cost)
   if not is_left and unused == count.unused then return false end
   count.unused = unused
   keep(gate)
-  set_line(gate, count.now)
+  set_line(gate)
   gate.used = max(gate.used - cost, 1)
   -- As if it was read again.
   if gate.bounds then follow(algorithm, gate, open.rule) end
   return true
+end
+
+-- The same for a request that gets other permits for these: it has used nothing of what remains until a reset.
+function M.exchange(open, algorithm, ticks, aux, cost)
+  local gate, given = open.gate, M.refund(open, algorithm, ticks, aux, cost)
+  if given and gate.knee > 0 and gate.now + time_of(gate, place_of(algorithm, ticks, aux) - gate.count.now) < gate.reset then
+    gate.left = min(gate.left + cost, EXACT - 1)
+  end
+  return given
 end
 
 -- remaining, next, reset_after, paused, rate, since, status
@@ -353,7 +390,8 @@ end
 
 -- The knee and `early` after a refusal of a call that was `sent` by the gate `old`; nil: by the rule alone.
 local function lowered(old, sent, written)
-  if not old then return written, 0 end
+  -- At the written rate it is a first one again.
+  if not old or sent - old.from >= old.unit * WHOLE then return written, 0 end
   local after, early, unit = sent - old.from, min(old.early % FOUND + 1, MOST_EARLY), old.unit
   if old.early == GUESS then
     after = max(after, begins(old))
@@ -375,7 +413,7 @@ local function refused(old, span, status, unit, ago, written)
       local later = { stop = stop, status = status }
       if unit > 0 and stop > old.stop then
         later.from, later.origin = stop - begins(old), count_at(old, stop)
-        later.first = max(old.first, later.origin)
+        later.first, later.unused = max(old.first, later.origin), 0
       end
       return changed(old, later)
     end
@@ -383,8 +421,9 @@ local function refused(old, span, status, unit, ago, written)
     return changed(nil, { stop = stop, from = stop, status = status })
   end
   local knee, early = lowered(old and old.knee > 0 and old, now - ago, written)
-  local bounds = old and old.bounds
+  local bounds, even = old and old.bounds, old and old.even or 0
   if bounds then early = early + FOUND end
+  if old and old.knee == 0 then even = min(max(2 * even, old.unit * WHOLE), max(old.unit * WHOLE, EVEN)) end
   local least = bounds and bounds.least / PER_MICRO / (1 - DEPTH * 2 ^ (early % FOUND)) or max(written * LEAST, 1 / unit)
   local found = min(max(knee, least), written)
   local is_short = bounds and (stop - now) * found < 1
@@ -393,7 +432,7 @@ local function refused(old, span, status, unit, ago, written)
   local origin = old and old.knee > 0 and max(old.spent, count_at(old, now)) or first_count()
   return changed(old, {
     stop = stop, from = stop, origin = origin, first = origin, spent = is_short and origin + PART or origin, last = origin,
-    unused = 0, used = 0, knee = knee, counts_by = counts_by, unit = unit, early = early, status = status, holes = {},
+    unused = 0, used = 0, knee = knee, counts_by = counts_by, unit = unit, even = even, early = early, status = status, holes = {},
   }), true
 end
 

@@ -16,15 +16,19 @@
 //! A refusal lowers the knee. The first one may have no cause in the rate: the knee is the written rate, of which 1.5 % are
 //! given up for a while. If the rate had come past its knee when the refused call was sent, the knee moves by two fifths towards
 //! 2 % below that rate: one lucky minute says little about the next one. Before, it is that rate; and each refusal soon after
-//! another one doubles the depth, up to three times. Within the first unit it is what was granted in that unit, at least
+//! another one doubles the depth, up to three times. Within the first unit it is what had flown of that unit, at least
 //! seven tenths of the rate. Refusals of calls from before the pause only prolong it. A model of 3 gateways at 30/s with a
 //! stranger on a fifth of the quota found these numbers: 78 % of what the stranger leaves was used, with 0.5 % refused.
 //!
 //! The permits of a curve own intervals of their count, as those of other rules own intervals of time: the count is a line whose clock
 //! is the number of permits that have flown. So a permit that comes back leaves a hole there, and a request that waits moves up.
 //!
+//! A limiter that is refused some time after it had its written rate again may have been refused for its burst. Then the permits
+//! flow one by one for as long again after the curve, and for twice as long with each further such refusal, at most a day. A
+//! gate is remembered for as long as it had an effect.
+//!
 //! An answer may also say that so many permits remain until the quota begins again. Until then at most so many are granted; what
-//! other answers say meanwhile only makes them fewer. Permits of that count come back to it.
+//! other answers say meanwhile only makes them fewer. Permits of that count come back to it, at a working rate those of a request that moves.
 //!
 //! A limiter may also have no rate but [`Bounds`], between which it is found. Its rule is that of the highest rate, and it always
 //! has a curve: a *guess*, which begins at t = 22 and at whose end the rate is twice the knee. While half of its permits are taken it
@@ -70,14 +74,14 @@ pub struct Gate {
     pub from: Micros,
     /// The count at which the curve begins, in parts of a permit.
     pub origin: i64,
-    /// The count of the first permit since the rate fell, in parts of a permit. Curves of one limiter share the line of the
-    /// count, so that grants from before own nothing of it.
+    /// The count of the first permit since the rate fell, in parts of a permit. All curves share one line: a place below it is
+    /// from before the fall, and owns nothing.
     pub first: i64,
     /// The end of the count that is granted, in parts of a permit.
     pub spent: i64,
     /// The start and the end of each part before it that is free, in order.
     pub holes: Vec<(i64, i64)>,
-    /// The greatest start of permits for which a request waited.
+    /// The greatest start of a grant.
     pub last: i64,
     /// The parts that have flown and that calls have left unused, while others wait.
     pub unused: i64,
@@ -89,6 +93,8 @@ pub struct Gate {
     pub written: Nanohertz,
     /// The unit of time of the curve, µs.
     pub unit: Micros,
+    /// For how long permits flow one by one after the curve has come to the written rate, µs.
+    pub even: Micros,
     /// How many refusals in a row came soon after another one, at most 3; 4 more if the rate has bounds, and 8 for a guess.
     pub early: u8,
     /// The permits that may be granted until `reset`, whatever the rule allows.
@@ -118,6 +124,8 @@ struct Flow {
     count: Timeline,
     /// As [`Gate::unused`], as far as it still matters.
     unused: i64,
+    /// The present instant on the line, rounded up: a permit that is granted now is followed by a whole gap.
+    present: i64,
 }
 
 // === impl Gate ===
@@ -131,10 +139,19 @@ impl Gate {
 
     fn ends(&self, bounds: Option<Bounds>) -> Micros {
         let Self { until, from, knee, unit, reset, .. } = *self;
-        let learned = bounds.map_or(0, |bounds| bounds.remembered(self));
-        let working =
-            if knee > 0 && learned >= 0 { from + Curve::length(unit) + learned } else { 0 };
-        until.max(working).max(reset)
+        let learned = match bounds {
+            Some(bounds) if knee > 0 && !self.is_none(Some(bounds)) => {
+                from + Curve::length(unit) + bounds.remembered(self)
+            }
+            Some(_) => 0,
+            None => 2 * self.flows_until() - from,
+        };
+        until.max(learned).max(reset)
+    }
+
+    /// Until when the permits of a written rate flow one by one.
+    fn flows_until(&self) -> Micros {
+        self.from + Curve::length(self.unit) + self.even
     }
 
     /// Whether it is the same as no gate at all, for all that is known of the rate.
@@ -142,30 +159,33 @@ impl Gate {
         bounds.is_some_and(|bounds| bounds.remembered(self) < 0)
     }
 
-    /// The count of a limiter that had no curve. Grants of one that it had long ago are hardly of this count: some part of it, which
-    /// differs with each µs.
+    /// The first count depends on the µs, so that a grant of long ago is unlikely to lie within it.
     fn first_count(now: Micros) -> i64 {
         FIRST + now % 999_983 * 1_000 * PART
     }
 
-    /// The count that has flown at an instant, in parts of a permit. Instants are whole µs: what flows in the µs before is no wait.
+    /// The count that has flown at an instant, in parts of a permit, rounded up.
     fn count(&self, curve: Curve, at: Micros) -> i64 {
-        let flown = self.flown(curve, at - self.from - 1) * PART as f64;
-        self.origin + flown.floor().min(EXACT as f64 / 4.0) as i64
+        let flown = self.flown(curve, at - self.from) * PART as f64;
+        self.origin + flown.ceil().min(EXACT as f64 / 4.0) as i64
     }
 
-    /// The count, of which so much has flown. When no request waits, what calls left unused is no longer spent.
-    fn flow(&self, curve: Curve, flown: i64) -> Flow {
+    /// The count at `now`. When no request waits, what calls left unused is no longer spent.
+    fn flow(&self, curve: Curve, now: Micros) -> Flow {
+        // Instants are whole µs, so that a place may begin up to a µs before its own.
+        let flown = self.count(curve, now - 1);
         let (mut tail, mut unused) = ((self.spent - flown).max(0), self.unused);
         if self.last <= flown {
             (tail, unused) = ((tail - unused).max(0), 0);
         }
         let holes = self.holes.iter().map(|(start, end)| (start - flown, end - flown));
-        Flow { curve, count: Timeline::at(COUNT, flown, tail, holes), unused: unused.min(tail) }
+        let count = Timeline::at(COUNT, flown, tail, holes);
+        Flow { curve, count, unused: unused.min(tail), present: self.count(curve, now) - flown }
     }
 
     fn keep(&mut self, Flow { count, unused, .. }: &Flow) {
         (self.spent, self.unused) = (count.now + count.tail, *unused);
+        self.last = self.last.min(self.spent);
         self.holes = count.holes.iter().map(|(s, e)| (count.now + s, count.now + e)).collect();
     }
 
@@ -173,6 +193,12 @@ impl Gate {
     fn without_curve(self) -> Self {
         let Self { until, left, reset, status, .. } = self;
         Self { until, from: until, left, reset, status, ..Self::default() }
+    }
+
+    /// The same when its permits flow no longer, but by what it remembers.
+    fn ended(&self) -> Self {
+        let Self { until, from, unit, even, left, reset, status, .. } = *self;
+        Self { until, from, unit, even, left, reset, status, ..Self::default() }
     }
 
     /// The grant of the last permits of `grant`, of which `used` were used, by a rule whose gate takes them back.
@@ -218,6 +244,8 @@ impl OpenGate {
         let mut flown = former.map_or(0, |former| before.count(former, now));
         if let Some(bounds) = self.bounds {
             self.gate = bounds.guide(&before, now, self.written);
+        } else if before.knee > 0 && now >= before.flows_until() {
+            self.gate = before.ended();
         }
         if self.gate.knee == 0 {
             return;
@@ -230,14 +258,15 @@ impl OpenGate {
             // A guess that has promised permits is not the same as none.
             let is_promised = former.is_some() && self.gate.spent > flown;
             self.gate.used = self.gate.used.max(i64::from(is_promised));
-            if former.is_none() || self.gate.is_none(self.bounds) {
+            // After years the count of a found rate begins again, so that its numbers stay exact.
+            if former.is_none() || self.gate.is_none(self.bounds) || flown > EXACT / 2 {
                 flown = Gate::first_count(now);
                 (self.gate.first, self.gate.spent, self.gate.last) = (flown, flown, flown);
                 (self.gate.unused, self.gate.holes) = (0, Vec::new());
             }
             self.gate.origin += flown - self.gate.count(curve, now);
         }
-        self.flow = Some(self.gate.flow(curve, flown));
+        self.flow = Some(self.gate.flow(curve, now));
     }
 
     /// The gate as the store keeps it.
@@ -258,9 +287,18 @@ impl OpenGate {
     /// The first instant at which permits flow at the working rate, µs from now; it may be past.
     fn flows_at(&self, cost: i64) -> Micros {
         let Some(flow) = &self.flow else { return 0 };
-        let (curve, place) = (flow.curve, flow.count.now + flow.free(cost) - self.gate.origin);
-        let begun = curve.permits(self.gate.begins());
-        self.gate.from + curve.time(place as f64 / PART as f64 + begun) - self.now
+        let start = flow.free(cost);
+        if start <= flow.present {
+            self.gate.from.min(self.now) - self.now
+        } else {
+            self.time(flow, start)
+        }
+    }
+
+    /// The instant of a place on the line of the count, µs from now.
+    fn time(&self, Flow { curve, count, .. }: &Flow, start: i64) -> Micros {
+        let place = (count.now + start - self.gate.origin) as f64 / PART as f64;
+        self.gate.from + curve.time(place + curve.permits(self.gate.begins())) - self.now
     }
 
     /// The same as [`OpenRate::earliest`] for a limiter with this gate. A request that takes many permits at once is followed by a
@@ -285,7 +323,7 @@ impl OpenGate {
         self.flow.is_some()
     }
 
-    /// Whether permits of a grant come back to the gate. Otherwise requests that wait do not move up.
+    /// Whether requests that wait may move up: not at a working rate of a rule whose grants name no place.
     pub fn takes_back(&self, open: &Open) -> bool {
         !self.is_flowing() || open.facts().gate_field.is_some()
     }
@@ -300,7 +338,7 @@ impl OpenGate {
             place = Some(-self.gate.reset);
         }
         if let Some(flow) = &mut self.flow {
-            // It is no place of a later instant, where another limiter delays the request: that would leave gaps in which no
+            // The first free place, even if another limiter delays the request: a later one would leave gaps in which no
             // request fits.
             let start = flow.take(cost).max(self.gate.first);
             place = Some(start);
@@ -340,7 +378,7 @@ impl OpenGate {
         }
         flow.unused = unused;
         self.gate.keep(flow);
-        *flow = self.gate.flow(flow.curve, flow.count.now);
+        *flow = self.gate.flow(flow.curve, self.now);
         // It stays one that was used.
         self.gate.used = (self.gate.used - cost).max(1);
         if self.bounds.is_some() {
@@ -348,6 +386,17 @@ impl OpenGate {
             self.follow();
         }
         true
+    }
+
+    /// The same for a request that gets other permits for these: it has used nothing of what remains until a reset.
+    pub fn exchange(&mut self, open: &Open, mut grant: Grant, cost: i64) -> bool {
+        let is_given = self.refund(open, grant, cost);
+        if let (true, Some(flow), Some(field)) = (is_given, &self.flow, open.facts().gate_field) {
+            let at = self.time(flow, *field(&mut grant) - flow.count.now);
+            let back = if self.is_within_reset(at) { cost } else { 0 };
+            self.gate.left = (self.gate.left + back).min(EXACT - 1);
+        }
+        is_given
     }
 
     /// How full a limiter with this gate is.
@@ -380,7 +429,11 @@ impl Flow {
     /// The start of the first free permits, in the count from now.
     fn free(&self, cost: i64) -> i64 {
         let length = cost * PART;
-        if self.unused >= length { -length } else { self.count.free(0, length) }
+        if self.unused >= length {
+            return -length;
+        }
+        let start = self.count.free(0, length);
+        if start < self.count.tail { start } else { start.max(self.present) }
     }
 
     /// Takes the first free permits, and returns their start in the count.

@@ -72,8 +72,8 @@ pub struct RateFacts {
     /// and a permit that is refunded a moment later (that of a call whose answer came too late) would be
     /// granted once more.
     pub spent: Algorithm,
-    /// The field of a grant that names the gate through which it was taken, 0 for none: one that the algorithm does not use
-    /// itself. `None` where it uses all: permits that come back to such a limiter do not come back to its gate.
+    /// The field of a grant that holds its place in the count of a gate, or the reset of a remainder as a negative number, 0 for
+    /// neither: one that the algorithm does not use itself. `None` where it uses all: permits that come back to such a limiter do not come back to its gate.
     pub gate_field: Option<fn(&mut Grant) -> &mut Micros>,
     /// Whether the limiter keeps the time between two permits by itself, so that it never grants two at once.
     pub spaces_permits: bool,

@@ -3,7 +3,8 @@
 //!
 //! A request can reserve more permits than it turns out to cost: 1000 tokens for an answer of 200. With the
 //! 800 others returned, the true costs obey the law of the rule as if 200 had been reserved. Nothing comes
-//! back of time that has passed meanwhile: a bucket that was full again kept no permit for that request.
+//! back of time that has passed meanwhile: a bucket that was full again kept no permit for that request. Only requests that wait at
+//! a working rate get such permits.
 
 use super::{Algorithm, Gate, Grant};
 

@@ -339,7 +339,7 @@ impl OpenedState {
         }
     }
 
-    /// Returns the permits of a grant to the state and to its gate. Returns whether either has something of this grant.
+    /// Returns the permits of a grant to the state and to its gate. Returns whether either has something of it.
     fn refund(&mut self, grant: Grant, cost: i64) -> bool {
         let given = self.open.refund(grant, cost);
         self.refund_gate(grant, cost) || given
@@ -349,6 +349,15 @@ impl OpenedState {
         match (&mut self.gate, &self.open) {
             (Some(gate), OpenRule::Rate(open)) => gate.refund(open, grant, cost),
             _ => false,
+        }
+    }
+
+    /// The same for a request that gets other permits for these.
+    fn exchange(&mut self, grant: Grant, cost: i64) -> bool {
+        let given = self.open.refund(grant, cost);
+        match (&mut self.gate, &self.open) {
+            (Some(gate), OpenRule::Rate(open)) => gate.exchange(open, grant, cost) || given,
+            _ => given,
         }
     }
 

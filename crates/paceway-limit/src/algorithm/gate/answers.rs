@@ -14,6 +14,9 @@ const LEAST: f64 = 0.01;
 /// The most refusals in a row that make the curve deeper.
 const MOST_EARLY: u8 = 3;
 
+/// Permits flow one by one at the written rate for at most so long, µs: a day.
+const EVEN: Micros = 86_400_000_000;
+
 /// A refusal by an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
@@ -76,15 +79,18 @@ impl Gate {
             let mut later = Self { until, status, ..gate };
             if is_longer {
                 (later.from, later.origin) = (until - later.begins(), later.count(curve, until));
-                later.first = later.first.max(later.origin);
+                (later.first, later.unused) = (later.first.max(later.origin), 0);
             }
             return GateChange { gate: later, recalls: None };
         }
         let bounds = old.and_then(|old| old.bounds);
         let written = Curve::written(rule);
+        let even = if curve.is_some() { gate.even } else { gate.even_after() };
         let after = sent - gate.from;
-        let knee = curve.map_or(written, |curve| gate.knee_after(curve, after));
-        let mut early = curve.map_or(0, |curve| gate.early_after(curve, after));
+        // At the written rate it is a first one again.
+        let lowered = curve.filter(|_| after < Curve::length(gate.unit));
+        let knee = lowered.map_or(written, |curve| gate.knee_after(curve, after));
+        let mut early = lowered.map_or(0, |curve| gate.early_after(curve, after));
         if bounds.is_some() {
             early += FOUND;
         }
@@ -104,7 +110,8 @@ impl Gate {
         let spent = if is_short { origin + PART } else { origin };
         let count = Self { origin, first: origin, spent, last: origin, ..Self::default() };
         let (from, left, reset) = (until, gate.left, gate.reset);
-        let gate = Self { until, from, knee, written, unit, early, left, reset, status, ..count };
+        let gate =
+            Self { until, from, knee, written, unit, even, early, left, reset, status, ..count };
         GateChange { gate, recalls: Some(0) }
     }
 
@@ -127,6 +134,12 @@ impl Gate {
         }
     }
 
+    /// For how long permits flow one by one after a refusal when they no longer did.
+    fn even_after(&self) -> Micros {
+        let length = Curve::length(self.unit);
+        (2 * self.even).max(length).min(length.max(EVEN))
+    }
+
     /// How many refusals in a row came early, with that of a call that was sent at this time of the curve.
     fn early_after(&self, curve: Curve, sent: Micros) -> u8 {
         match self.early < GUESS && (sent < self.unit || curve.is_early(sent)) {
@@ -138,7 +151,7 @@ impl Gate {
     /// The gate of a limiter after an answer at `now` that says what remains; `None` if that is no news.
     ///
     /// A count begins with the requests that wait: they ask again, so that they are counted. At a working rate they do so only if
-    /// more permits are promised than remain: each time they come later, since none moves up. A count only gets smaller, unless
+    /// more permits are promised than remain. A count only gets smaller, unless
     /// that is so again. Then a new one begins, which ends 1 µs later: permits of the count before do not come back to it.
     pub fn remaining(
         old: Option<&OpenGate>,

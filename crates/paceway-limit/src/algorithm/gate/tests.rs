@@ -371,6 +371,27 @@ fn permits_of_a_call_that_was_sent_let_others_come_earlier() {
     assert_eq!(limiter.ask(now + 100_000, 10, MAX_BUDGET).at / 1_000, 204);
 }
 
+/// Three wait for their slots, and twenty remain until the reset. One leaves, and the others move up: they have used three of them.
+#[test]
+fn a_request_that_moves_up_takes_nothing_more_of_what_remains() {
+    let mut limiter = Limiter::new(bucket(10, SECOND, 10));
+    limiter.pause(T0, SECOND);
+    let now = T0 + 2 * SECOND;
+    limiter.tell(now, 20, 0, 60 * SECOND);
+    let ask =
+        |limiter: &mut Limiter| limiter.ask(now, 1, MAX_BUDGET).parts.expect("granted")[0].grant;
+    let grants: Vec<_> = (0..4).map(|_| ask(&mut limiter)).collect();
+    limiter.refund(now, grants[1], 1);
+    for grant in &grants[2..] {
+        let (open, gate) = limiter.open(now);
+        let mut gate = gate.expect("a gate");
+        assert!(gate.exchange(&open, *grant, 1));
+        limiter.gate = Some(gate.gate().clone());
+        ask(&mut limiter);
+    }
+    assert_eq!(limiter.gate.as_ref().map(|gate| gate.left), Some(16));
+}
+
 /// The answers come when the permits of their calls have flown: nine of ten of each. Then another call of ten is made at once.
 #[test]
 fn permits_that_have_flown_are_those_of_any_request_that_waits() {
@@ -538,3 +559,27 @@ fn a_notified_request_keeps_its_turn() {
 }
 
 mod levels;
+
+/// Sixty requests come together each ten seconds, and wait up to 2 s. The upstream allows 30 in any second, which a bucket of 30/s with
+/// its burst exceeds. An hour costs a few refusals, and not one each half minute.
+#[test]
+fn a_burst_that_is_refused_is_tried_again_less_and_less_often() {
+    let mut limiter = Limiter::new(bucket(30, SECOND, 30));
+    let (mut log, mut refused) = (Vec::<Micros>::new(), Vec::new());
+    for now in (0..360).map(|tens| T0 + tens * 10 * SECOND) {
+        let calls = (0..60)
+            .filter_map(|_| limiter.ask(now, 1, 2 * SECOND).parts.map(|parts| now + parts[0].at));
+        let calls: Vec<_> = calls.collect();
+        for at in calls {
+            log.retain(|before| *before > at - SECOND);
+            if log.len() < 30 {
+                log.push(at);
+            } else if refused.last().is_none_or(|last| at > last + 2 * SECOND) {
+                refused.push(at);
+                limiter.pause(at + 20_000, SECOND);
+            }
+        }
+    }
+    let after = refused.iter().map(|at| (at - T0) / SECOND).collect::<Vec<_>>();
+    assert!((5..=9).contains(&after.len()), "{after:?}");
+}
