@@ -1,13 +1,12 @@
--- The record of what the upstream has refused of a limiter. Twin of gate.rs, which explains it, of gate/curve.rs and of
--- gate/bounds.rs. An open gate has the fields of the twin, but `stop` for `until`; and with a working rate those of the curve.
+-- The record of what the upstream has refused of a limiter. Twin of gate.rs, which explains it, and of the files of gate/. An open gate
+-- has the fields of the twin, but `stop` for `until`; and with a working rate those of the curve.
 --
 -- A stored gate is ahead of the stored state: `U`, stop, from, origin, first, spent, last, unused, used, knee, the written rate, unit,
 -- even, left, reset (8 bytes each), early (1), status (2), the number of its holes (2), and their starts and ends; little-endian. In an
 -- open gate `low` and `written` are permits a µs, and `counts_by` is the stored written rate; with a knee it has the line of its `count`.
 -- The state is empty where the limiter is unused. A concurrency limiter keeps its pause as a member of its sorted set.
 
-local call, common, timeline = require 'call', require 'common', require 'timeline'
-local holes_of = require 'timeline.holes'
+local call, common = require 'call', require 'common'
 local M = {}
 
 local redis, ceil, floor, max, min = redis, math.ceil, math.floor, math.max, math.min
@@ -280,7 +279,7 @@ end
 local function free(count, cost)
   local length = cost * PART
   if count.unused >= length then return -length end
-  local start = timeline.free(count, 0, length)
+  local start = require('timeline').free(count, 0, length)
   return start < count.tail and start or max(start, count.present)
 end
 
@@ -311,7 +310,7 @@ function M.take(gate, algorithm, open, start, cost, at)
     -- The first free place, even if another limiter delays the request: a later one would leave gaps in which no request fits.
     local count = gate.count
     local first = free(count, cost)
-    if first < 0 then count.unused = count.unused + first else timeline.take(count, first, cost) end
+    if first < 0 then count.unused = count.unused + first else require('timeline').take(count, first, cost) end
     place = max(count.now + first, gate.first)
     gate.last = max(gate.last, place)
     keep(gate)
@@ -340,15 +339,16 @@ function M.refund(open, algorithm, ticks, aux, cost)
   local gate, place = open.gate, place_of(algorithm, ticks, aux)
   if not place then return false end
   if gate.knee == 0 then
-    if place == -gate.reset then gate.left = min(gate.left + cost, EXACT - 1) end
-    return place == -gate.reset
+    local is_of_remainder = place < 0 and place == -gate.reset
+    if is_of_remainder then gate.left = min(gate.left + cost, EXACT - 1) end
+    return is_of_remainder
   end
   local count, length = gate.count, cost * PART
   local start = place - count.now
   if place < gate.first then return false end
   local past = min(max(-start, 0), length)
   local unused = min(count.unused + past, count.tail)
-  local is_left = past < length and holes_of.leave(count, start + past, start + length)
+  local is_left = past < length and require('timeline.holes').leave(count, start + past, start + length)
   if not is_left and unused == count.unused then return false end
   count.unused = unused
   keep(gate)

@@ -20,9 +20,6 @@
 //! seven tenths of the rate. Refusals of calls from before the pause only prolong it. A model of 3 gateways at 30/s with a
 //! stranger on a fifth of the quota found these numbers: 78 % of what the stranger leaves was used, with 0.5 % refused.
 //!
-//! The permits of a curve own intervals of their count, as those of other rules own intervals of time: the count is a line whose clock
-//! is the number of permits that have flown. So a permit that comes back leaves a hole there, and a request that waits moves up.
-//!
 //! A limiter that is refused some time after it had its written rate again may have been refused for its burst. Then the permits
 //! flow one by one for as long again after the curve, and for twice as long with each further such refusal, at most a day. A
 //! gate is remembered for as long as it had an effect.
@@ -40,31 +37,26 @@
 
 mod answers;
 mod bounds;
+mod count;
 mod curve;
 
 use super::{
-    Algorithm, EXACT, Grant, Level, MAX_BUDGET, Micros, Open, OpenRate, RateFacts,
-    nanohertz::Nanohertz,
-    timeline::{Pace, Timeline},
+    Algorithm, EXACT, Grant, Level, MAX_BUDGET, Micros, Open, OpenRate, nanohertz::Nanohertz,
 };
 pub use answers::{GateChange, Refusal, Remainder};
 pub use bounds::Bounds;
 use bounds::FOUND;
+use count::{Flow, PART};
 use curve::Curve;
 
 /// The longest pause, µs: 366 days. It keeps instants exact.
 pub const MAX_PAUSE: Micros = 366 * 86_400 * 1_000_000;
 /// A pause lowers the rate of a limiter unless its period is longer than so many of the pause.
 pub const MOST_PAUSES: i64 = 10;
-/// The parts of a permit in which a gate counts: a day of 864 million permits and its curve of 28 days stay exact.
-const PART: i64 = 1_000;
-/// The line of a count. Its clock shows no time but permits that have flown, one for each permit.
-const COUNT: Pace = Pace::of_permits(PART, 1_000_000_000);
-/// The least count.
-const FIRST: i64 = 1_000_000_000_000_000;
 /// The knee moves by the part `STEP` towards the part `LESS` of a rate that is refused past it; that of a guess moves all of the way.
 const LESS: f64 = 0.98;
 const STEP: f64 = 0.4;
+
 /// Until when a limiter is paused, the working rate from then on, and what it has granted since.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Gate {
@@ -117,17 +109,6 @@ pub struct OpenGate {
     now: Micros,
 }
 
-/// The working rate, and the count of its permits.
-#[derive(Debug, Clone, PartialEq)]
-struct Flow {
-    curve: Curve,
-    count: Timeline,
-    /// As [`Gate::unused`], as far as it still matters.
-    unused: i64,
-    /// The present instant on the line, rounded up: a permit that is granted now is followed by a whole gap.
-    present: i64,
-}
-
 // === impl Gate ===
 
 impl Gate {
@@ -159,36 +140,6 @@ impl Gate {
         bounds.is_some_and(|bounds| bounds.remembered(self) < 0)
     }
 
-    /// The first count depends on the µs, so that a grant of long ago is unlikely to lie within it.
-    fn first_count(now: Micros) -> i64 {
-        FIRST + now % 999_983 * 1_000 * PART
-    }
-
-    /// The count that has flown at an instant, in parts of a permit, rounded up.
-    fn count(&self, curve: Curve, at: Micros) -> i64 {
-        let flown = self.flown(curve, at - self.from) * PART as f64;
-        self.origin + flown.ceil().min(EXACT as f64 / 4.0) as i64
-    }
-
-    /// The count at `now`. When no request waits, what calls left unused is no longer spent.
-    fn flow(&self, curve: Curve, now: Micros) -> Flow {
-        // Instants are whole µs, so that a place may begin up to a µs before its own.
-        let flown = self.count(curve, now - 1);
-        let (mut tail, mut unused) = ((self.spent - flown).max(0), self.unused);
-        if self.last <= flown {
-            (tail, unused) = ((tail - unused).max(0), 0);
-        }
-        let holes = self.holes.iter().map(|(start, end)| (start - flown, end - flown));
-        let count = Timeline::at(COUNT, flown, tail, holes);
-        Flow { curve, count, unused: unused.min(tail), present: self.count(curve, now) - flown }
-    }
-
-    fn keep(&mut self, Flow { count, unused, .. }: &Flow) {
-        (self.spent, self.unused) = (count.now + count.tail, *unused);
-        self.last = self.last.min(self.spent);
-        self.holes = count.holes.iter().map(|(s, e)| (count.now + s, count.now + e)).collect();
-    }
-
     /// The same without a working rate: one that had bounds says nothing about a written rate.
     fn without_curve(self) -> Self {
         let Self { until, left, reset, status, .. } = self;
@@ -199,15 +150,6 @@ impl Gate {
     fn ended(&self) -> Self {
         let Self { until, from, unit, even, left, reset, status, .. } = *self;
         Self { until, from, unit, even, left, reset, status, ..Self::default() }
-    }
-
-    /// The grant of the last permits of `grant`, of which `used` were used, by a rule whose gate takes them back.
-    pub(super) fn unused_of(rule: &RateFacts, mut grant: Grant, used: i64) -> Grant {
-        if let Some(field) = rule.gate_field {
-            let place = field(&mut grant);
-            *place += if *place >= FIRST { used * PART } else { 0 };
-        }
-        grant
     }
 
     /// The gate of two pauses: the one that ends later. Among equals the older one stays.
@@ -329,7 +271,7 @@ impl OpenGate {
     }
 
     /// The same as [`OpenRate::take`] for a limiter with this gate, of permits for the instant `at`, µs from now. The grant names
-    /// their place in the count, or the count until a reset as a negative number.
+    /// their place in the count, or the end of the remainder as a negative number.
     pub fn take(&mut self, open: &mut Open, start: i64, cost: i64, at: Micros) -> Grant {
         let mut grant = open.take(start, cost);
         let mut place = None;
@@ -360,11 +302,11 @@ impl OpenGate {
         let Some(field) = open.facts().gate_field else { return false };
         let place = *field(&mut grant);
         let Some(flow) = &mut self.flow else {
-            let is_of_count = place == -self.gate.reset;
-            if is_of_count {
+            let is_of_remainder = place < 0 && place == -self.gate.reset;
+            if is_of_remainder {
                 self.gate.left = (self.gate.left + cost).min(EXACT - 1);
             }
-            return is_of_count;
+            return is_of_remainder;
         };
         let (start, length) = (place - flow.count.now, cost * PART);
         if place < self.gate.first {
@@ -420,30 +362,6 @@ impl OpenGate {
             since: curve.map_or(0, |_| since - self.gate.begins()),
             status: if is_refused { self.gate.status } else { 0 },
         }
-    }
-}
-
-// === impl Flow ===
-
-impl Flow {
-    /// The start of the first free permits, in the count from now.
-    fn free(&self, cost: i64) -> i64 {
-        let length = cost * PART;
-        if self.unused >= length {
-            return -length;
-        }
-        let start = self.count.free(0, length);
-        if start < self.count.tail { start } else { start.max(self.present) }
-    }
-
-    /// Takes the first free permits, and returns their start in the count.
-    fn take(&mut self, cost: i64) -> i64 {
-        let start = self.free(cost);
-        match start < 0 {
-            true => self.unused -= cost * PART,
-            false => drop(self.count.take(start, cost)),
-        }
-        self.count.now + start
     }
 }
 
