@@ -323,8 +323,8 @@ end
 
 function M.is_flowing(gate) return gate.knee > 0 end
 
--- Whether permits of a grant come back to the gate.
-function M.takes_back(gate, algorithm) return gate.knee == 0 or algorithm.names end
+-- Whether requests that wait may move up.
+function M.takes_back(gate, algorithm) return gate.knee == 0 or algorithm.names and gate.now >= gate.reset end
 
 -- Whether slots of a working rate are promised.
 function M.has_promised(gate) return gate.knee > 0 and gate.count.tail > 0 end
@@ -357,15 +357,6 @@ function M.refund(open, algorithm, ticks, aux, cost)
   -- As if it was read again.
   if gate.bounds then follow(algorithm, gate, open.rule) end
   return true
-end
-
--- The same for a request that gets other permits for these: it has used nothing of what remains until a reset.
-function M.exchange(open, algorithm, ticks, aux, cost)
-  local gate, given = open.gate, M.refund(open, algorithm, ticks, aux, cost)
-  if given and gate.knee > 0 and gate.now + time_of(gate, place_of(algorithm, ticks, aux) - gate.count.now) < gate.reset then
-    gate.left = min(gate.left + cost, EXACT - 1)
-  end
-  return given
 end
 
 -- remaining, next, reset_after, paused, rate, since, status

@@ -25,7 +25,7 @@
 //! gate is remembered for as long as it had an effect.
 //!
 //! An answer may also say that so many permits remain until the quota begins again. Until then at most so many are granted; what
-//! other answers say meanwhile only makes them fewer. Permits of that count come back to it, at a working rate those of a request that moves.
+//! other answers say meanwhile only makes them fewer. Permits of that count come back to it but at a working rate.
 //!
 //! A limiter may also have no rate but [`Bounds`], between which it is found. Its rule is that of the highest rate, and it always
 //! has a curve: a *guess*, which begins at t = 22 and at whose end the rate is twice the knee. While half of its permits are taken it
@@ -265,9 +265,10 @@ impl OpenGate {
         self.flow.is_some()
     }
 
-    /// Whether requests that wait may move up: not at a working rate of a rule whose grants name no place.
+    /// Whether requests that wait may move up: not at a working rate of a rule whose grants name no place, or with a remainder,
+    /// which does not know whether it has counted them.
     pub fn takes_back(&self, open: &Open) -> bool {
-        !self.is_flowing() || open.facts().gate_field.is_some()
+        !self.is_flowing() || open.facts().gate_field.is_some() && !self.is_within_reset(0)
     }
 
     /// The same as [`OpenRate::take`] for a limiter with this gate, of permits for the instant `at`, µs from now. The grant names
@@ -328,17 +329,6 @@ impl OpenGate {
             self.follow();
         }
         true
-    }
-
-    /// The same for a request that gets other permits for these: it has used nothing of what remains until a reset.
-    pub fn exchange(&mut self, open: &Open, mut grant: Grant, cost: i64) -> bool {
-        let is_given = self.refund(open, grant, cost);
-        if let (true, Some(flow), Some(field)) = (is_given, &self.flow, open.facts().gate_field) {
-            let at = self.time(flow, *field(&mut grant) - flow.count.now);
-            let back = if self.is_within_reset(at) { cost } else { 0 };
-            self.gate.left = (self.gate.left + back).min(EXACT - 1);
-        }
-        is_given
     }
 
     /// How full a limiter with this gate is.

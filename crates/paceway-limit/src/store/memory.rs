@@ -352,15 +352,6 @@ impl OpenedState {
         }
     }
 
-    /// The same for a request that gets other permits for these.
-    fn exchange(&mut self, grant: Grant, cost: i64) -> bool {
-        let given = self.open.refund(grant, cost);
-        match (&mut self.gate, &self.open) {
-            (Some(gate), OpenRule::Rate(open)) => gate.exchange(open, grant, cost) || given,
-            _ => given,
-        }
-    }
-
     fn level(&self) -> Level {
         match (&self.gate, &self.open) {
             (Some(gate), OpenRule::Rate(open)) => gate.level(open),

@@ -44,13 +44,11 @@ function M.charge(state, permits)
   return left
 end
 
--- Returns permits to a state and to its gate, in a step that may be undone where a request `moves`: whether either takes them, and
--- whether the state does.
-function M.give_back(state, cost, whole, ticks, born, aux, moves)
+-- Returns permits to a state and to its gate, in a step that may be undone: whether either takes them, and whether the state does.
+function M.give_back(state, cost, whole, ticks, born, aux)
   local algorithm, open = state.algorithm, state.open
   local given = algorithm.refund(open, whole, ticks, born, aux, cost)
-  local back = moves and gates.exchange or gates.refund
-  if not open.gate or not back(open, algorithm, ticks, aux, cost) then return given, given end
+  if not open.gate or not gates.refund(open, algorithm, ticks, aux, cost) then return given, given end
   state.has_new_gate = true
   return true, given
 end
@@ -74,7 +72,7 @@ function M.move_up(wants, budget, parts)
   for w = 1, #wants do
     local state, part = wants[w].state, parts[w]
     if given and part[1] >= 0 then
-      given = M.give_back(state, wants[w].cost, part[2], part[3], part[4], part[5], true)
+      given = M.give_back(state, wants[w].cost, part[2], part[3], part[4], part[5])
     end
   end
   local at, retry_after, bound

@@ -50,7 +50,7 @@ impl MemoryStore {
         let gates: SmallVec<[_; 2]> = opened.iter().map(|state| state.gate.clone()).collect();
         let mut is_given = opened.iter().all(OpenedState::takes_back);
         for ((check, state), part) in checks.iter().zip(&mut opened).zip(parts) {
-            is_given = is_given && (part.at < 0 || state.exchange(part.grant, check.cost));
+            is_given = is_given && (part.at < 0 || state.refund(part.grant, check.cost));
         }
         let decided =
             is_given.then(|| reserve::decide(&mut wants(checks, &mut opened), budget, None));

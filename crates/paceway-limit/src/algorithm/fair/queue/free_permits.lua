@@ -17,7 +17,7 @@ local function moves(q, state, id, it)
   states.save(state)
   states.undo(state)
   local whole, ticks, born, aux = unpack_from(GRANT, it.grants)
-  if adjust.give_back(state, it.cost, whole, ticks, born, aux, true) then
+  if adjust.give_back(state, it.cost, whole, ticks, born, aux) then
     local wait, start = states.earliest(state, true, 0, it.cost)
     if call.now + wait < it.at then
       local grants = states.take_ahead(state, start, it.cost, wait)

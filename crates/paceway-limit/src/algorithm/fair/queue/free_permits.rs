@@ -64,7 +64,7 @@ impl Queue {
         let gate_before = gate.as_deref().cloned();
         let mut is_given = open.refund(grant, cost);
         if let Some(gate) = gate.as_deref_mut() {
-            is_given |= gate.exchange(open, grant, cost);
+            is_given |= gate.refund(open, grant, cost);
         }
         if is_given {
             let (wait, start) = match gate.as_deref() {
