@@ -15,7 +15,7 @@ const LONG_FUNCTIONS: usize = 16;
 /// Lines of Rust in `src` and `crates` without tests.
 const RUST_LINES: usize = 75_808;
 /// Lines of Lua in `crates`.
-const LUA_LINES: usize = 4_562;
+const LUA_LINES: usize = 4_566;
 
 /// The most lines of a function.
 const LONGEST: usize = 60;

@@ -67,7 +67,7 @@ function steps.reserve(wants, budget) push_decided(wants, reserve.decide(wants, 
 function steps.reserve_alike(wants, requests, least, budgets)
   local want = wants[1]
   local open = want.state.open
-  if not open.gate and want.enforce then
+  if want.enforce and (not open.gate or gates.is_idle(open.gate)) then
     local tail, born = open.tail, open.born
     local admitted = want.state.algorithm.take_alike(open, want.cost, requests, least, budgets)
     if admitted then

@@ -323,6 +323,9 @@ end
 
 function M.is_flowing(gate) return gate.knee > 0 end
 
+-- Whether it delays no request, and only remembers.
+function M.is_idle(gate) return gate.knee == 0 and max(gate.stop, gate.reset) <= gate.now end
+
 -- Whether requests that wait may move up.
 function M.takes_back(gate, algorithm) return gate.knee == 0 or algorithm.names and gate.now >= gate.reset end
 

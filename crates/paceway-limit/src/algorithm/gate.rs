@@ -265,6 +265,11 @@ impl OpenGate {
         self.flow.is_some()
     }
 
+    /// Whether it delays no request, and only remembers.
+    pub fn is_idle(&self) -> bool {
+        !self.is_flowing() && self.gate.until.max(self.gate.reset) <= self.now
+    }
+
     /// Whether requests that wait may move up: not at a working rate of a rule whose grants name no place, or with a remainder,
     /// which does not know whether it has counted them.
     pub fn takes_back(&self, open: &Open) -> bool {

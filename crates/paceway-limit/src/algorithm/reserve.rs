@@ -126,7 +126,7 @@ pub fn decide_with_block(
 ) -> (Reserved, Option<Micros>) {
     if let OpenRule::Rate(Open::TokenBucket(open)) = &mut *want.open
         && want.enforce
-        && want.gate.is_none()
+        && want.gate.as_ref().is_none_or(|gate| gate.is_idle())
         && let Some((grant, usable)) = open.take_block(want.cost, ask)
     {
         let (level, parts) = (open.level(), Some(smallvec::smallvec![Part { at: 0, grant }]));
