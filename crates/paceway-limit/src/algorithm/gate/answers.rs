@@ -142,9 +142,10 @@ impl Gate {
 
     /// How many refusals in a row came early, with that of a call that was sent at this time of the curve.
     fn early_after(&self, curve: Curve, sent: Micros) -> u8 {
-        match self.early < GUESS && (sent < self.unit || curve.is_early(sent)) {
-            true => (self.early % FOUND + 1).min(MOST_EARLY),
-            false => 0,
+        if self.early < GUESS && (sent < self.unit || curve.is_early(sent)) {
+            (self.early % FOUND + 1).min(MOST_EARLY)
+        } else {
+            0
         }
     }
 

@@ -87,9 +87,10 @@ impl Flow {
     /// Takes the first free permits, and returns their start in the count.
     pub(super) fn take(&mut self, cost: i64) -> i64 {
         let start = self.free(cost);
-        match start < 0 {
-            true => self.unused -= cost * PART,
-            false => drop(self.count.take(start, cost)),
+        if start < 0 {
+            self.unused -= cost * PART;
+        } else {
+            self.count.take(start, cost);
         }
         self.count.now + start
     }

@@ -1,4 +1,7 @@
 mod bounds;
+mod count;
+mod levels;
+mod refusals;
 mod remainders;
 
 use super::*;
@@ -155,9 +158,10 @@ proptest! {
             }
             if what < 10 && !granted.is_empty() {
                 let (at, grant) = granted.swap_remove(amount as usize % granted.len());
-                match at > now {
-                    true => limiter.refund(now, grant, 1),
-                    false => granted.push((at, grant)),
+                if at > now {
+                    limiter.refund(now, grant, 1);
+                } else {
+                    granted.push((at, grant));
                 }
                 continue;
             }
@@ -268,56 +272,6 @@ fn waiters_leave_a_pause_one_by_one() {
     assert_eq!(limiter.level(T0 + 3 * SECOND).rate / 10_000_000, 988);
 }
 
-/// Each row is when the next call that is refused was sent, in s after the end of the pause before; and then the knee.
-#[test]
-fn refusals_lower_the_knee() {
-    type Refused = (f64, f64);
-    let rows: [&[Refused]; 6] = [
-        // Hiccups far apart are each the first one.
-        &[(31.0, 1.0), (40.0, 1.0)],
-        // Past the knee, which is the written rate here.
-        &[(25.0, 0.992), (27.0, 0.986)],
-        // Beside the knee, and then again: within a quarter of the way back the curve gets deeper.
-        &[(10.0, 0.998), (2.0, 0.986), (2.0, 0.964)],
-        // Soon after the pause seven tenths of the rate are left at least.
-        &[(0.9, 0.887), (0.1, 0.603)],
-        // A tenth of the quota: never below a permit in a unit.
-        &[(0.1, 0.690), (0.1, 0.4685), (0.1, 0.3085), (0.1, 0.190), (0.1, 0.1175), (0.1, 0.1)],
-        // One refusal after the other.
-        &[(2.0, 0.989), (2.0, 0.966), (2.0, 0.923), (2.0, 0.840), (2.0, 0.764), (2.0, 0.695)],
-    ];
-    for row in rows {
-        let mut limiter = Limiter::new(bucket(10, SECOND, 10));
-        let mut now = T0;
-        assert!(limiter.refuse(now, SECOND, SECOND, 10_000));
-        assert_eq!(limiter.knee(), 1.0);
-        for (after, knee) in row {
-            now += SECOND + (after * 1e6) as Micros + 40_000;
-            assert!(limiter.refuse(now, SECOND, SECOND, 40_000), "{row:?}");
-            assert!((limiter.knee() - knee).abs() < 2e-3, "{} and not {knee}", limiter.knee());
-        }
-    }
-}
-
-/// Three more calls that were sent before the pause are refused later: one of them prolongs the pause, none lowers the rate.
-#[test]
-fn refusals_of_calls_from_before_the_pause_count_once() {
-    let mut limiter = Limiter::new(bucket(10, SECOND, 10));
-    limiter.pause(T0, SECOND);
-    let slots: Vec<_> = (0..10).map(|_| T0 + limiter.ask(T0, 1, MAX_BUDGET).at).collect();
-    let before = limiter.gate.clone();
-    assert!(!limiter.refuse(T0 + 10_000, SECOND / 2, SECOND, 30_000));
-    assert_eq!(limiter.gate, before);
-    assert!(!limiter.refuse(T0 + 500_000, SECOND, SECOND, 550_000));
-    let gate = limiter.gate.clone().expect("a gate");
-    assert_eq!((gate.until, gate.from, limiter.knee()), (T0 + 1_500_000, T0 + 1_500_000, 1.0));
-    // The calls with slots after the longer pause keep these; the next one comes after them.
-    let next = T0 + 500_000 + limiter.ask(T0 + 500_000, 1, MAX_BUDGET).at;
-    assert!(next > slots[9], "{} and {}", next - T0, slots[9] - T0);
-    assert!(!limiter.refuse(T0 + 1_600_000, SECOND, SECOND, 1_200_000));
-    assert!(limiter.refuse(T0 + 4_000_000, SECOND, SECOND, 10_000));
-}
-
 /// A grant from before the pause is no grant of the gate: its refund lets nothing through the gate.
 #[test]
 fn a_refund_from_before_the_pause_does_not_count() {
@@ -328,79 +282,6 @@ fn a_refund_from_before_the_pause_does_not_count() {
     limiter.refund(T0, before, 5);
     assert_eq!(limiter.gate.as_ref().map(|gate| gate.spent - gate.origin), Some(PART));
     assert_eq!(limiter.ask(T0, 1, MAX_BUDGET).at / 1_000, 1_101);
-}
-
-/// The slot of a caller that leaves is that of the next one that asks, and each slot has one call.
-#[test]
-fn a_slot_that_is_left_is_free_again() {
-    let mut limiter = Limiter::new(bucket(10, SECOND, 10));
-    limiter.pause(T0, SECOND);
-    let ask = |limiter: &mut Limiter| {
-        let reserved = limiter.ask(T0, 1, MAX_BUDGET);
-        (reserved.at, reserved.parts.expect("granted")[0].grant)
-    };
-    let slots: Vec<_> = (0..6).map(|_| ask(&mut limiter)).collect();
-    for i in [1, 3] {
-        limiter.refund(T0, slots[i].1, 1);
-        // It is given back once.
-        limiter.refund(T0, slots[i].1, 1);
-    }
-    assert_eq!((ask(&mut limiter).0, ask(&mut limiter).0), (slots[1].0, slots[3].0));
-    assert_eq!(ask(&mut limiter).0 / 1_000, 1_608);
-    // The last one leaves no hole.
-    let last = ask(&mut limiter);
-    limiter.refund(T0, last.1, 1);
-    assert_eq!(limiter.gate.as_ref().map(|gate| gate.holes.len()), Some(0));
-    assert_eq!(ask(&mut limiter).0, last.0);
-}
-
-/// A call that was sent has used three of its ten permits: the next one comes as if it had cost three.
-#[test]
-fn permits_of_a_call_that_was_sent_let_others_come_earlier() {
-    let mut limiter = Limiter::new(bucket(10, SECOND, 100));
-    limiter.pause(T0, SECOND);
-    let now = T0 + SECOND;
-    let sent = limiter.ask(now, 10, 0).parts.expect("granted")[0].grant;
-    let waits = limiter.ask(now, 10, MAX_BUDGET);
-    assert_eq!(waits.at / 1_000, 1_014);
-    let (unused, permits) = limiter.rule.unused_part(sent, 10, 3).expect("seven");
-    limiter.refund(now + 100_000, unused, permits);
-    assert_eq!(limiter.level(now + 100_000).next / 1_000, 204);
-    limiter.refund(now + 100_000, waits.parts.expect("granted")[0].grant, 10);
-    // Three permits after the first call.
-    assert_eq!(limiter.ask(now + 100_000, 10, MAX_BUDGET).at / 1_000, 204);
-}
-
-/// At a working rate no request moves up while a quota has a remainder: that may or may not have counted its permit.
-#[test]
-fn no_request_moves_up_before_the_reset() {
-    let mut limiter = Limiter::new(bucket(10, SECOND, 10));
-    limiter.pause(T0, SECOND);
-    let now = T0 + 2 * SECOND;
-    let takes_back = |limiter: &mut Limiter, now| {
-        let (open, gate) = limiter.open(now);
-        gate.map(|gate| gate.takes_back(&open))
-    };
-    assert_eq!(takes_back(&mut limiter, now), Some(true));
-    limiter.tell(now, 2, 0, 3 * SECOND);
-    assert_eq!(takes_back(&mut limiter, now), Some(false));
-    assert_eq!(takes_back(&mut limiter, now + 3 * SECOND), Some(true));
-}
-
-/// The answers come when the permits of their calls have flown: nine of ten of each. Then another call of ten is made at once.
-#[test]
-fn permits_that_have_flown_are_those_of_any_request_that_waits() {
-    let mut limiter = Limiter::new(bucket(10, SECOND, 100));
-    limiter.pause(T0, SECOND);
-    let (now, rule) = (T0 + 4 * SECOND, limiter.rule);
-    let grants: Vec<_> =
-        (0..4).map(|_| limiter.ask(T0, 10, MAX_BUDGET).parts.expect("granted")[0].grant).collect();
-    for (grant, next) in grants.iter().zip([1_045, 1_045, 0]) {
-        assert_eq!(limiter.ask(now, 10, 0).at / 1_000, next);
-        let (unused, permits) = rule.unused_part(*grant, 10, 5).expect("five");
-        limiter.refund(now, unused, permits);
-    }
-    assert!(limiter.ask(now, 10, 0).parts.is_none());
 }
 
 /// Permits that are returned late are none for a bucket that is full again, and still count for its gate: requests that use
@@ -551,30 +432,4 @@ fn a_notified_request_keeps_its_turn() {
     let (again, called) = with(T0 + 1_000, Some(500_000), second, None);
     assert_eq!((again, called), (second, vec![]));
     assert_eq!(with(T0 + 501_000, None, None, None).1, [2]);
-}
-
-mod levels;
-
-/// Sixty requests come together each ten seconds, and wait up to 2 s. The upstream allows 30 in any second, which a bucket of 30/s with
-/// its burst exceeds. An hour costs a few refusals, and not one each half minute.
-#[test]
-fn a_burst_that_is_refused_is_tried_again_less_and_less_often() {
-    let mut limiter = Limiter::new(bucket(30, SECOND, 30));
-    let (mut log, mut refused) = (Vec::<Micros>::new(), Vec::new());
-    for now in (0..360).map(|tens| T0 + tens * 10 * SECOND) {
-        let calls = (0..60)
-            .filter_map(|_| limiter.ask(now, 1, 2 * SECOND).parts.map(|parts| now + parts[0].at));
-        let calls: Vec<_> = calls.collect();
-        for at in calls {
-            log.retain(|before| *before > at - SECOND);
-            if log.len() < 30 {
-                log.push(at);
-            } else if refused.last().is_none_or(|last| at > last + 2 * SECOND) {
-                refused.push(at);
-                limiter.pause(at + 20_000, SECOND);
-            }
-        }
-    }
-    let after = refused.iter().map(|at| (at - T0) / SECOND).collect::<Vec<_>>();
-    assert!((5..=9).contains(&after.len()), "{after:?}");
 }
