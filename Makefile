@@ -29,6 +29,7 @@ lint: lint-tools ## format, sentences, clippy, oldest Rust, licences and advisor
 	$(CARGO) fmt --check --manifest-path benches/cost/Cargo.toml
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p paceway-limit --no-default-features -- -D warnings
+	$(CARGO) clippy -p paceway-limit -- -D warnings
 	$(CARGO) clippy --all-targets --locked --manifest-path benches/cost/Cargo.toml --target-dir target/cost -- -D warnings
 	@deploy/tools/msrv.sh
 	@deploy/tools/deny.sh

@@ -16,7 +16,7 @@ pub mod probing;
 #[doc(hidden)]
 pub mod log;
 #[doc(hidden)]
-#[cfg(feature = "redis")]
+#[cfg(feature = "tls")]
 pub mod tls;
 #[doc(hidden)]
 pub mod store;

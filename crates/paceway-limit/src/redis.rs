@@ -71,8 +71,8 @@ pub enum SetupError {
 /// most one call at a time is under way, and while Redis is away each limit does what it declares for that
 /// ([`Limit::without_store`](crate::Limit::without_store)).
 ///
-/// Schemes are `redis://`, `rediss://` (TLS), `unix:`, `redis-sentinel://` and `redis-cluster://`. A Redis that does not
-/// answer is no error: the process works without it until it comes back.
+/// Schemes are `redis://`, `rediss://` (TLS, with the feature `tls`), `unix:`, `redis-sentinel://` and `redis-cluster://`. A
+/// Redis that does not answer is no error: the process works without it until it comes back.
 ///
 /// On a Redis Cluster the `group` of a [`Limiter`](crate::Limiter::all) is the hash tag of its states, so it decides their
 /// node. A gateway records which tag is in use for each limiter and refuses to count one under two tags. This store keeps no

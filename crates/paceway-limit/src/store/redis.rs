@@ -20,6 +20,11 @@ mod scan;
 mod slot_migration;
 mod slots;
 mod subscriber;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "redis/no_tls.rs"]
+mod tls;
 mod topic;
 mod transport;
 mod url;

@@ -5,18 +5,17 @@ use super::{
     info::Info,
     reason::{ConnectError, refusal},
     slots::{View, slot},
+    tls,
     transport::{Access, Destination, RedisStream, ask, dial, words},
     url::{Endpoint, RedisUrl, Servers},
 };
 use redis::Value;
-use rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
 use std::{collections::HashSet, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     task::JoinSet,
     time::{Instant, timeout},
 };
-use tokio_rustls::TlsConnector;
 
 const SCRIPT: &str = include_str!("probe.lua");
 /// The oldest major version of Redis that is supported: since Redis 5 a script may ask for the time and write afterwards.
@@ -279,17 +278,7 @@ async fn guess(host: &str, port: u16, is_tls: bool) -> Option<ConnectError> {
             stream.read_exact(&mut first).await.ok()?;
             return matches!(first, [b'+' | b'-']).then_some("it does not speak TLS");
         }
-        let provider = Arc::new(aws_lc_rs::default_provider());
-        let builder =
-            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        // No authority is trusted: a refused certificate shows that the server speaks TLS.
-        let config =
-            builder.ok()?.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
-        let name = rustls::pki_types::ServerName::try_from(host.to_owned()).ok()?;
-        let error = TlsConnector::from(Arc::new(config)).connect(name, stream).await.err()?;
-        let said = error.get_ref()?.downcast_ref::<rustls::Error>()?;
-        matches!(said, rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_))
-            .then_some("it speaks TLS")
+        tls::is_spoken(host, stream).await?.then_some("it speaks TLS")
     };
     let what = timeout(GUESS, look).await.ok()??;
     Some(ConnectError::Refused(format!(

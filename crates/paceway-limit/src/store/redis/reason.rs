@@ -1,6 +1,9 @@
 //! Explains errors of Redis servers: whether they pass, and what the operator can do about them. Sends nothing.
 
-use super::url::{Endpoint, Login};
+use super::{
+    tls,
+    url::{Endpoint, Login},
+};
 use std::io;
 
 /// The reason why a Redis server cannot be used at all.
@@ -49,9 +52,8 @@ pub(super) fn refusal(endpoint: &Endpoint, login: &Login, words: &str) -> Connec
 
 /// Makes an error of a connection to `endpoint` that could not be made or was lost while it was made.
 pub(super) fn failure(endpoint: &Endpoint, error: &io::Error) -> ConnectError {
-    let inner = error.get_ref();
-    if let Some(tls) = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-        return ConnectError::Refused(format!("{endpoint} by TLS: {tls}{}", tls_advice(tls)));
+    if let Some(why) = tls::explain(error) {
+        return ConnectError::Refused(format!("{endpoint} {why}"));
     }
     match error.kind() {
         io::ErrorKind::InvalidData => ConnectError::Refused(format!("{endpoint}: {error}")),
@@ -143,36 +145,6 @@ fn advice(login: &Login, words: &str) -> &'static str {
             "Paceway needs this command: do not rename it, and use Redis 5 or later"
         }
         () => "",
-    }
-}
-
-fn tls_advice(error: &rustls::Error) -> &'static str {
-    use rustls::{AlertDescription as Alert, CertificateError as Bad, Error};
-    match error {
-        Error::InvalidCertificate(Bad::UnknownIssuer | Bad::BadSignature) => {
-            "; name the authority of its certificate in `store.tls.ca`"
-        }
-        Error::InvalidCertificate(Bad::NotValidForNameContext { presented, .. })
-            if presented.is_empty() =>
-        {
-            "; its certificate has no subjectAltName, and a common name alone is not read: make one that has it"
-        }
-        Error::InvalidCertificate(Bad::NotValidForName | Bad::NotValidForNameContext { .. }) => {
-            "; its certificate is for another name: write that one in `store.tls.server_name`"
-        }
-        Error::InvalidCertificate(_) => "; its certificate cannot be believed",
-        Error::AlertReceived(
-            Alert::CertificateRequired
-            | Alert::HandshakeFailure
-            | Alert::BadCertificate
-            | Alert::UnknownCA
-            | Alert::CertificateUnknown
-            | Alert::CertificateExpired
-            | Alert::AccessDenied,
-        ) => {
-            "; it wants a certificate of ours: name one that it believes in `store.tls.cert` and `store.tls.key`"
-        }
-        _ => "",
     }
 }
 

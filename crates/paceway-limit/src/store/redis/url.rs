@@ -2,7 +2,7 @@
 
 mod read;
 
-use crate::tls::client::ClientTls;
+use super::tls::{self, Settings};
 use read::{
     decode, no_scheme, read_database, read_endpoints, read_login, read_options, unknown_option,
 };
@@ -15,7 +15,7 @@ pub struct RedisUrl {
     pub(super) login: Login,
     pub(super) database: Option<u8>,
     /// The settings for TLS; `None` for a connection in clear text.
-    pub(super) tls: Option<Box<ClientTls>>,
+    pub(super) tls: Option<Box<Settings>>,
     /// Whether the decision script is a library of functions, on servers that keep such.
     pub(super) uses_functions: bool,
 }
@@ -105,7 +105,7 @@ impl RedisUrl {
             servers: Box::new(Servers::Cluster(Vec::new())),
             login,
             database: None,
-            tls: is_tls.then(Box::default),
+            tls: if is_tls { Some(tls::settings(scheme)?) } else { None },
             uses_functions: true,
         };
         let servers = match kind {
@@ -218,8 +218,9 @@ impl RedisUrl {
     }
 
     /// Returns the URL with other settings for TLS; a URL of clear text stays as it is.
+    #[cfg(feature = "tls")]
     #[must_use]
-    pub fn with_tls(self, tls: ClientTls) -> Self {
+    pub fn with_tls(self, tls: Settings) -> Self {
         let tls = self.tls.is_some().then(|| Box::new(tls));
         Self { tls, ..self }
     }

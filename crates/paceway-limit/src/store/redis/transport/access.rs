@@ -3,6 +3,7 @@
 use super::{
     super::{
         reason::{ConnectError, failure, refusal},
+        tls::Tls,
         url::{Endpoint, Login, RedisUrl},
     },
     dial::dial,
@@ -10,10 +11,7 @@ use super::{
     messages::{command, words},
     stream::{RedisStream, closed},
 };
-use crate::{
-    store::health::ScriptedServers,
-    tls::client::{Chain, ClientTls, Connector},
-};
+use crate::store::health::ScriptedServers;
 use redis::Value;
 use std::{io, sync::Arc};
 use tokio::{
@@ -31,11 +29,6 @@ pub(in crate::store::redis) struct Access {
     pub(super) scripted: Arc<ScriptedServers>,
 }
 
-struct Tls {
-    settings: ClientTls,
-    connector: Connector,
-}
-
 // === impl Access ===
 
 impl Access {
@@ -48,15 +41,10 @@ impl Access {
         url: &RedisUrl,
         scripted: Arc<ScriptedServers>,
     ) -> Result<Self, ConnectError> {
-        let tls = url.tls.as_ref().map(|settings| {
-            let connector = Connector::new(settings, &[], &mut None);
-            let connector = connector.map_err(|e| ConnectError::Refused(Chain(&e).to_string()))?;
-            Ok(Tls { settings: (**settings).clone(), connector })
-        });
         Ok(Self {
             login: url.login.clone(),
             database: url.database,
-            tls: tls.transpose()?,
+            tls: url.tls.as_deref().map(Tls::new).transpose()?,
             uses_functions: url.uses_functions,
             scripted,
         })
@@ -92,14 +80,10 @@ impl Access {
             }
             Endpoint::Tcp { host, port } => (host, dial(host, *port).await.map_err(failed)?),
         };
-        let Some(Tls { settings, connector }) = &self.tls else {
-            return Ok(Box::new(stream));
-        };
-        let name = settings.name_of(host);
-        let name = name.map_err(|error| ConnectError::Refused(Chain(&error).to_string()))?;
-        let connector = connector.current("the store");
-        let stream = connector.connect(name, stream).await.map_err(failed)?;
-        Ok(Box::new(stream))
+        match &self.tls {
+            Some(tls) => tls.connect(host, stream, endpoint).await,
+            None => Ok(Box::new(stream)),
+        }
     }
 }
 

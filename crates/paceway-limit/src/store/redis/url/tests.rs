@@ -50,10 +50,24 @@ fn reads_the_urls_of_several_servers() {
         sentinels("redis-sentinel://:x@a,b:1/m/4?sentinel_user=u&sentinel_password=p%26"),
         (endpoints, "m".into(), Some("u".into()), Some("p&".into()), Some(4))
     );
-    let cluster = RedisUrl::parse("rediss-cluster://ann:p@a:7000,[::1]:7001").expect("a URL");
+    let cluster = RedisUrl::parse("redis-cluster://ann:p@a:7000,[::1]:7001").expect("a URL");
     assert_eq!(*cluster.servers, Servers::Cluster(vec![tcp("a", 7000), tcp("::1", 7001)]));
-    assert!(cluster.is_tls() && cluster.login.password.as_deref() == Some("p"));
+    assert!(!cluster.is_tls() && cluster.login.password.as_deref() == Some("p"));
     assert_eq!(cluster.to_string(), "the Cluster of a:7000,[::1]:7001");
+}
+
+#[rstest]
+#[case("rediss://:p@a")]
+#[case("rediss-sentinel://a/mymaster")]
+#[case("rediss-cluster://a:7000,b:7000")]
+fn a_url_asks_for_tls(#[case] text: &str) {
+    let url = RedisUrl::parse(text);
+    if cfg!(feature = "tls") {
+        assert!(url.expect("a URL").is_tls());
+    } else {
+        let error = url.expect_err("TLS is left out");
+        assert!(error.contains("add the feature `tls`"), "{error}");
+    }
 }
 
 /// Each error says what to do, and none what was written.
