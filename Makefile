@@ -18,6 +18,7 @@ test: export RUST_TEST_THREADS ?= $(shell expr $$(nproc) \* 2)
 test: test-tools ## every test, with a real redis-server and real clients
 	$(CARGO) test --workspace --lib --bins --tests --examples
 	$(CARGO) test --workspace --doc
+	$(CARGO) test -p paceway-limit --all-features --doc middleware
 	$(CARGO) package --workspace --allow-dirty --no-verify --quiet
 
 lint: lint-tools ## format, sentences, clippy, oldest Rust, licences and advisories
@@ -30,6 +31,7 @@ lint: lint-tools ## format, sentences, clippy, oldest Rust, licences and advisor
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p paceway-limit --no-default-features -- -D warnings
 	$(CARGO) clippy -p paceway-limit -- -D warnings
+	$(CARGO) clippy -p paceway-limit --all-features --all-targets -- -D warnings
 	$(CARGO) clippy --all-targets --locked --manifest-path benches/cost/Cargo.toml --target-dir target/cost -- -D warnings
 	@deploy/tools/msrv.sh
 	@deploy/tools/deny.sh

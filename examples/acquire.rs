@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         writeln!(out, "job {job} after {:?}", started.elapsed())?;
     }
     // A budget of zero: the permits are granted at once or not at all.
-    match limiter.try_acquire(2, Duration::ZERO).await {
+    match limiter.try_acquire(2).await {
         Err(AcquireError::Refused { retry_after, .. }) => {
             writeln!(out, "come back in {retry_after:?}")?
         }

@@ -37,7 +37,7 @@ async fn processes_with_short_waits_keep_the_law_when_redis_loses_its_data() {
     let start = Instant::now();
     let (patient, hasty) = (process(&redis).await, process(&redis).await);
     let arrivals = Arc::new(Mutex::new(Vec::new()));
-    hasty.try_acquire(1, Duration::ZERO).await.expect("a full bucket");
+    hasty.try_acquire(1).await.expect("a full bucket");
     arrivals.lock().push(Instant::now());
     let mut callers = JoinSet::new();
     for _ in 0..50 {
@@ -47,23 +47,21 @@ async fn processes_with_short_waits_keep_the_law_when_redis_loses_its_data() {
             arrivals.lock().push(Instant::now());
         });
     }
-    eventually("most of them have a reservation", async || {
-        match hasty.try_acquire(1, Duration::ZERO).await {
-            Err(AcquireError::Refused { retry_after, .. }) => {
-                (retry_after > Duration::from_millis(1500)).then_some(())
-            }
-            taken => {
-                taken.expect("an answer");
-                arrivals.lock().push(Instant::now());
-                None
-            }
+    eventually("most of them have a reservation", async || match hasty.try_acquire(1).await {
+        Err(AcquireError::Refused { retry_after, .. }) => {
+            (retry_after > Duration::from_millis(1500)).then_some(())
+        }
+        taken => {
+            taken.expect("an answer");
+            arrivals.lock().push(Instant::now());
+            None
         }
     })
     .await;
     assert_eq!(redis.command(&["FLUSHALL"]), Said::Line("OK".into()));
     let mut passed = 0;
     while passed < 5 {
-        match hasty.try_acquire(1, Duration::from_millis(50)).await {
+        match hasty.acquire_within(1, Duration::from_millis(50)).await {
             Ok(_) => {
                 arrivals.lock().push(Instant::now());
                 passed += 1;
@@ -91,9 +89,9 @@ async fn two_processes_connect_and_share_a_limit() {
         Limiter::all("vendor", [parallel, daily], store).expect("rules")
     };
     let (here, there) = (limiter().await, limiter().await);
-    let first = here.try_acquire(1, Duration::ZERO).await.expect("permits");
-    let second = there.try_acquire(1, Duration::ZERO).await.expect("permits");
-    let refused = async |limiter: &Limiter| match limiter.try_acquire(1, Duration::ZERO).await {
+    let first = here.try_acquire(1).await.expect("permits");
+    let second = there.try_acquire(1).await.expect("permits");
+    let refused = async |limiter: &Limiter| match limiter.try_acquire(1).await {
         Err(AcquireError::Refused { limit, .. }) => limit,
         other => panic!("{other:?}"),
     };
@@ -121,11 +119,11 @@ async fn a_pause_holds_the_calls_of_all_processes() {
         Limiter::new(rate, store).expect("a rule")
     };
     let (here, there) = (limiter().await, limiter().await);
-    there.try_acquire(1, Duration::ZERO).await.expect("permits");
+    there.try_acquire(1).await.expect("permits");
     let span = Duration::from_secs(2);
     let paused = Instant::now();
     here.pause(span).await.expect("a pause");
-    match there.try_acquire(1, span / 4).await {
+    match there.acquire_within(1, span / 4).await {
         Err(AcquireError::Refused { retry_after, .. }) => assert!(retry_after <= span),
         other => panic!("{other:?}"),
     }

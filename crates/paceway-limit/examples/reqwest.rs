@@ -8,7 +8,11 @@
 use paceway_limit::{Limit, Limiter, PaceLayer, Rate, memory};
 use reqwest::{Client, Request};
 use std::{error::Error, io::Write, time::Duration};
-use tokio::{io::AsyncWriteExt, net::TcpListener, time::Instant};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    time::Instant,
+};
 use tower::{Layer, Service};
 
 #[tokio::main(flavor = "current_thread")]
@@ -39,7 +43,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
 async fn serve(server: TcpListener) {
     while let Ok((mut client, _)) = server.accept().await {
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-        if client.write_all(answer).await.is_ok() {
+        // An answer before the request is an error of the client.
+        let read = client.read(&mut [0; 1024]).await;
+        if read.is_ok() && client.write_all(answer).await.is_ok() {
             drop(client.shutdown().await);
         }
     }

@@ -37,8 +37,9 @@ pub mod limit;
 pub use algorithm::fair::Priority;
 pub use handle::{StoreHandle, memory};
 pub use limit::{
-    AcquireError, Acquired, Limit, LimitLayer, LimitService, LimitedCall, Limiter, PaceError,
-    PaceLayer, PaceService, RuleError, Settled, WithoutStore,
+    AcquireError, Acquired, CostHandle, CostLimit, HandleError, KeyHandle, KeyLimit, Limit,
+    LimitLayer, LimitService, LimitedCall, Limiter, PaceError, PaceLayer, PaceService,
+    ReadResponse, Responses, RuleError, Settled, WithoutStore, retry_after,
 };
 pub use rate::Rate;
 pub use store::{OnLoss, StoreError};

@@ -5,7 +5,9 @@
 
 mod acquired;
 mod ask;
+mod asked;
 mod extract;
+mod handle;
 mod layer;
 mod lease;
 mod limited_call;
@@ -13,7 +15,12 @@ mod limiter;
 mod move_up;
 mod pace_layer;
 mod planned;
+mod rated;
 mod reservation;
+#[cfg(feature = "reqwest-middleware")]
+mod reqwest_middleware;
+mod responses;
+mod retry_after;
 mod rule;
 pub mod service;
 mod settlement;
@@ -22,11 +29,14 @@ mod waiter;
 
 pub use acquired::Acquired;
 pub use ask::{Admission, ask};
+pub use handle::{CostHandle, CostLimit, HandleError, KeyHandle, KeyLimit};
 pub use layer::{LimitLayer, LimitService};
 pub use limited_call::LimitedCall;
 pub use limiter::{AcquireError, Limiter};
 pub use pace_layer::{PaceError, PaceLayer, PaceService};
 pub use reservation::Reservation;
+pub use responses::{ReadResponse, Responses};
+pub use retry_after::retry_after;
 pub use rule::{Limit, RuleError, WithoutStore};
 pub use service::{AlwaysReady, Callee, Caller, lead, pace};
 pub use settlement::{Settled, Settlement};

@@ -23,7 +23,7 @@ impl Way {
     /// Takes one permit within `budget`; the error is the time after which to come back.
     pub(super) async fn take(self, limiter: &Limiter, budget: Duration) -> Result<(), Duration> {
         match self {
-            Self::Call => match limiter.try_acquire(1, budget).await {
+            Self::Call => match limiter.acquire_within(1, budget).await {
                 Ok(_) => Ok(()),
                 Err(AcquireError::Refused { retry_after, .. }) => Err(retry_after),
                 Err(error) => panic!("{error}"),

@@ -1,8 +1,7 @@
 //! The permits of one call, from the moment that it may be made to its end.
 
-use super::{Reservation, Settled, limited_call::Asked};
-use smallvec::SmallVec;
-use std::{sync::Arc, time::Duration};
+use super::{CostLimit, Reservation, Settled, asked::Asked};
+use std::time::Duration;
 
 /// The permits that a [`Limiter`](super::Limiter) gave to one call.
 ///
@@ -17,26 +16,26 @@ use std::{sync::Arc, time::Duration};
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limiter = Limiter::new(Limit::concurrency("parallel", 1), memory())?;
 /// let running = limiter.acquire(1).await?;
-/// assert!(limiter.try_acquire(1, Duration::ZERO).await.is_err());
+/// assert!(limiter.try_acquire(1).await.is_err());
 /// drop(running);
-/// assert!(limiter.try_acquire(1, Duration::ZERO).await.is_ok());
+/// assert!(limiter.try_acquire(1).await.is_ok());
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
 pub struct Acquired {
     reservation: Reservation,
-    /// The names of the limits, in the order of the reservation's checks.
-    limits: SmallVec<[Arc<str>; 2]>,
+    /// The limits, in the order of the reservation's checks.
+    asked: Asked,
     waited: Duration,
 }
 
 // === impl Acquired ===
 
 impl Acquired {
-    pub(super) fn new(mut reservation: Reservation, asked: &Asked, waited: Duration) -> Self {
+    pub(super) fn new(mut reservation: Reservation, asked: Asked, waited: Duration) -> Self {
         reservation.spend();
-        Self { reservation, limits: asked.limits.clone(), waited }
+        Self { reservation, asked, waited }
     }
 
     /// How long the call had to wait for its permits.
@@ -44,7 +43,7 @@ impl Acquired {
         self.waited
     }
 
-    /// Settles the permits of the limit named `limit` for a call that cost `true_cost` of them: the ones that it did not use
+    /// Settles the permits of `limit` for a call that cost `true_cost` of them: the ones that it did not use
     /// are refunded, and the ones that it used in addition are a debt that later calls wait for. A limit is settled once;
     /// further calls, those for a concurrency limit and those for an unknown name change nothing.
     ///
@@ -59,14 +58,14 @@ impl Acquired {
     /// let tokens = Limit::token_bucket("tokens", Rate { count: 1000, period: Duration::from_secs(60) }, 1000);
     /// let limiter = Limiter::new(tokens, memory())?;
     /// let mut answer = limiter.acquire(1000).await?;
-    /// assert!(limiter.try_acquire(500, Duration::ZERO).await.is_err());
+    /// assert!(limiter.try_acquire(500).await.is_err());
     /// assert_eq!(answer.settle("tokens", 200), Settled::Refunded(800));
-    /// assert!(limiter.try_acquire(500, Duration::ZERO).await.is_ok());
+    /// assert!(limiter.try_acquire(500).await.is_ok());
     /// # Ok(())
     /// # }
     /// ```
-    pub fn settle(&mut self, limit: &str, true_cost: u32) -> Settled {
-        let index = self.limits.iter().position(|name| **name == *limit);
+    pub fn settle(&mut self, limit: impl CostLimit, true_cost: u32) -> Settled {
+        let index = self.asked.check_of(&limit);
         let settlement = index.and_then(|index| self.reservation.settlement(index));
         settlement.map_or(Settled::Exact, |settlement| settlement.settle(true_cost.into()))
     }

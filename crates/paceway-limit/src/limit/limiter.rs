@@ -1,15 +1,17 @@
 //! A limiter for programs: one limit or several, all or none, over one store.
 
 use super::{
-    Acquired, Limit, LimitedCall, Reservation, RuleError, duration,
-    limited_call::Asked,
+    Acquired, Limit, LimitedCall, Reservation, RuleError,
+    asked::Asked,
+    duration,
     planned::Planned,
     service::{AlwaysReady, Caller, pace},
 };
 use crate::{
     algorithm::MAX_BUDGET,
     handle::StoreHandle,
-    store::{Decision, Store, StoreError},
+    rate::Rate,
+    store::{Checks, Decision, Store, StoreError},
 };
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 use tokio::{
@@ -37,9 +39,9 @@ const MAX_LIMITS: usize = 16;
 /// let limiter = Limiter::all("vendor", [rate, parallel], memory())?;
 ///
 /// let first = limiter.acquire(1).await?; // waits as long as needed, in order
-/// let second = limiter.try_acquire(1, Duration::from_millis(300)).await?; // at most 300 ms
+/// let second = limiter.acquire_within(1, Duration::from_millis(300)).await?; // at most 300 ms
 /// let others = [limiter.acquire(1).await?, limiter.acquire(1).await?];
-/// match limiter.try_acquire(1, Duration::ZERO).await {
+/// match limiter.try_acquire(1).await {
 ///     Err(AcquireError::Refused { limit, .. }) => assert_eq!(&*limit, "parallel"),
 ///     other => panic!("a fifth call at a time: {other:?}"),
 /// }
@@ -68,7 +70,7 @@ pub struct Limiter {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limiter = Limiter::new(Limit::token_bucket("mail", Rate::per_second(5), 5), memory())?;
 /// limiter.acquire(5).await?;
-/// match limiter.try_acquire(1, Duration::ZERO).await {
+/// match limiter.try_acquire(1).await {
 ///     Err(AcquireError::Refused { retry_after, .. }) => assert!(retry_after <= Duration::from_millis(200)),
 ///     other => panic!("the bucket is empty: {other:?}"),
 /// }
@@ -78,6 +80,7 @@ pub struct Limiter {
 /// # }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AcquireError {
     /// The permits would come after the time that the call may wait; nothing was taken.
     #[error("the limit `{limit}` has no permits within the time; ask again in {retry_after:?}")]
@@ -105,6 +108,9 @@ pub enum AcquireError {
     /// The key is longer than 512 bytes; hash it first.
     #[error("a key for the limit `{0}` is longer than 512 bytes")]
     LongKey(Arc<str>),
+    /// The rate that [`Limit::rates`] gave for the key of the call makes no rule.
+    #[error(transparent)]
+    Rule(#[from] RuleError),
     /// The store gave no decision.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -157,7 +163,7 @@ impl Limiter {
             if planned.len() == MAX_LIMITS {
                 return wrong("at most 16 limits in one limiter");
             }
-            planned.push(Planned::new(&prefix, group, &limit)?);
+            planned.push(Planned::new(&prefix, group, limit)?);
         }
         if planned.is_empty() {
             return Err(RuleError { limit: group.to_owned(), why: "at least one limit" });
@@ -177,6 +183,40 @@ impl Limiter {
         Self { max_wait: max_wait.min(duration(MAX_BUDGET)), ..self }
     }
 
+    /// Sets the rate of `limit` while the program runs, for this limiter and its clones: from now on calls are granted by
+    /// it, except those of keys with a rate of their own ([`Limit::rates`]). Burst, margin and queue stay.
+    ///
+    /// The level is kept: the store converts the state when the next call asks. Calls that wait for an instant keep it;
+    /// those that ask again, because of a pause say, ask by the new rate. Other processes do not learn of the change, and
+    /// have to make it, too: until then the limit is counted by both rates in turn.
+    ///
+    /// ```
+    /// use paceway_limit::{Limit, Limiter, Rate, memory};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(Limit::fixed_window("calls", Rate::per_hour(2)), memory())?;
+    /// limiter.try_acquire(2).await?;
+    /// assert!(limiter.try_acquire(1).await.is_err());
+    /// // The vendor has granted a larger plan. Two of its calls are used already.
+    /// limiter.set_rate("calls", Rate::per_hour(5))?;
+    /// limiter.try_acquire(3).await?;
+    /// assert!(limiter.try_acquire(1).await.is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RuleError`] when the limiter has no such limit, when the limit counts calls at a time, and when the rate makes no
+    /// rule. The rate stays as it was.
+    pub fn set_rate(&self, limit: &str, rate: Rate) -> Result<(), RuleError> {
+        match self.limits.iter().find(|planned| *planned.name == *limit) {
+            Some(planned) => planned.set_rate(rate),
+            None => Err(RuleError { limit: limit.to_owned(), why: "a limit that the limiter has" }),
+        }
+    }
+
     /// A call with keys or with a cost for each limit.
     pub fn call(&self) -> LimitedCall<'_> {
         LimitedCall::new(self)
@@ -194,18 +234,27 @@ impl Limiter {
         self.call().permits(permits).acquire().await
     }
 
+    /// Takes `permits` of each rate and one of each concurrency limit if they are free now, and returns an error otherwise.
+    ///
+    /// # Errors
+    ///
+    /// [`AcquireError`].
+    pub async fn try_acquire(&self, permits: u32) -> Result<Acquired, AcquireError> {
+        self.call().permits(permits).try_acquire().await
+    }
+
     /// Takes `permits` of each rate and one of each concurrency limit if they can be had within `timeout`, or within
     /// [`max_wait`](Self::max_wait) if that is shorter, and waits for them. If not, returns an error at once.
     ///
     /// # Errors
     ///
     /// [`AcquireError`].
-    pub async fn try_acquire(
+    pub async fn acquire_within(
         &self,
         permits: u32,
         timeout: Duration,
     ) -> Result<Acquired, AcquireError> {
-        self.call().permits(permits).try_acquire(timeout).await
+        self.call().permits(permits).acquire_within(timeout).await
     }
 
     /// Pauses all limits: no call is granted before the end, in any process that shares them. [`LimitedCall::pause`] says
@@ -219,7 +268,7 @@ impl Limiter {
     }
 
     /// Takes the permits of `asked`, as long as that may take.
-    pub(super) async fn acquire_all(&self, asked: &Asked) -> Result<Acquired, AcquireError> {
+    pub(super) async fn acquire_all(&self, asked: Asked) -> Result<Acquired, AcquireError> {
         let started = Instant::now();
         let mut turn = match self.beyond.try_lock() {
             Ok(_) => None,
@@ -228,18 +277,20 @@ impl Limiter {
         loop {
             let mut attempt = LimiterCaller {
                 turn,
-                asked: Some(asked),
+                asked: Some(&asked),
                 ..LimiterCaller::for_each(self.max_wait)
             };
+            let checks = asked.renewed().unwrap_or_else(|| asked.checks.clone());
             match pace(
                 &self.store,
-                &asked.checks,
+                &checks,
                 &mut attempt,
                 &mut AlwaysReady::<AcquireError>::default(),
             )
             .await
             {
                 Ok((reservation, ())) => {
+                    drop(attempt);
                     return Ok(Acquired::new(reservation, asked, started.elapsed()));
                 }
                 // No reservation reaches so far yet. One caller asks when one does; the others wait for that caller.
@@ -259,13 +310,13 @@ impl Limiter {
 
     /// Takes the permits of `asked` if they can be had within `timeout`. A caller that wakes over 100 ms after its instant
     /// asks again, with the rest of its time.
-    pub(super) async fn acquire_within(
+    pub(super) async fn acquire_all_within(
         &self,
-        asked: &Asked,
+        asked: Asked,
         timeout: Duration,
     ) -> Result<Acquired, AcquireError> {
         let started = Instant::now();
-        let mut attempt = LimiterCaller::within(timeout.min(self.max_wait)).of(asked);
+        let mut attempt = LimiterCaller::within(timeout.min(self.max_wait)).of(&asked);
         let paced = pace(
             &self.store,
             &asked.checks,
@@ -274,6 +325,7 @@ impl Limiter {
         )
         .await;
         let (reservation, ()) = paced?;
+        drop(attempt);
         Ok(Acquired::new(reservation, asked, started.elapsed()))
     }
 }
@@ -307,14 +359,19 @@ impl<E: From<AcquireError>> Caller for LimiterCaller<'_, E> {
         }
     }
 
+    /// A rate that was set while the call waited holds when it asks again.
+    fn renewed(&self) -> Option<Checks> {
+        self.asked.and_then(Asked::renewed)
+    }
+
     fn granted(&mut self, _: &Reservation) {
         self.turn = None;
     }
 
     fn refused(&mut self, decision: Decision) -> E {
-        let limit = self.asked.and_then(|asked| asked.limits.get(decision.bound_by));
+        let limit = self.asked.and_then(|asked| asked.name(decision.bound_by));
         AcquireError::Refused {
-            limit: limit.cloned().unwrap_or_else(|| "".into()),
+            limit: limit.unwrap_or_else(|| "".into()),
             retry_after: duration(decision.retry_after),
             remaining: decision.level.remaining,
         }

@@ -5,14 +5,15 @@
 //! of a `ConcurrencyLimit`) is taken for one request, shortly before its instant, and not while the request waits.
 
 use super::{
-    AcquireError, Limiter, duration,
+    AcquireError, CostLimit, KeyLimit, Limiter, ReadResponse, Reservation, Responses,
+    asked::Asked,
+    duration,
     extract::Extract,
-    limited_call::Asked,
     limiter::LimiterCaller,
     micros,
     service::{Callee, MOST_LEAD, lead, pace},
 };
-use crate::algorithm::fair::Priority;
+use crate::{algorithm::fair::Priority, store::Pause};
 use std::{
     future::{Future, poll_fn},
     marker::PhantomData,
@@ -59,11 +60,14 @@ use tower::{Layer, Service};
 /// # Ok(())
 /// # }
 /// ```
+///
+/// [`pause_when`](Self::pause_when) and [`settle`](Self::settle) read its responses.
 #[derive(Debug)]
-pub struct PaceLayer<R> {
+pub struct PaceLayer<R, A = ()> {
     pub(super) limiter: Limiter,
     max_wait: Duration,
     pub(super) extract: Extract<R>,
+    pub(super) responses: A,
     /// The time that the inner service took last to become ready, in µs.
     readying: Arc<AtomicI64>,
 }
@@ -79,9 +83,9 @@ pub struct PaceLayer<R> {
 /// # Ok::<(), paceway_limit::RuleError>(())
 /// ```
 #[derive(Debug)]
-pub struct PaceService<S, R> {
+pub struct PaceService<S, R, A = ()> {
     inner: S,
-    layer: PaceLayer<R>,
+    layer: PaceLayer<R, A>,
 }
 
 /// Why a [`PaceService`] has no response.
@@ -118,9 +122,16 @@ impl<R> PaceLayer<R> {
     /// otherwise.
     pub fn new(limiter: Limiter) -> Self {
         let (extract, readying) = (Extract::default(), Arc::default());
-        Self { limiter, max_wait: Duration::ZERO, extract, readying }
+        Self { limiter, max_wait: Duration::ZERO, extract, responses: (), readying }
     }
 
+    pub(super) fn reading<P>(self) -> PaceLayer<R, Responses<P>> {
+        let Self { limiter, max_wait, extract, responses: (), readying } = self;
+        PaceLayer { limiter, max_wait, extract, responses: Responses::default(), readying }
+    }
+}
+
+impl<R, A> PaceLayer<R, A> {
     /// Holds a request up to `max_wait` before it is refused, and no longer than [`Limiter::max_wait`].
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
@@ -128,20 +139,33 @@ impl<R> PaceLayer<R> {
     }
 
     /// Reads the key of a request for `limit`. All requests without a key share one state.
+    ///
+    /// A limit that the limiter does not have is the error of each request; [`Limiter::key`] says it when the program
+    /// starts.
     #[must_use]
     pub fn key(
         mut self,
-        limit: &str,
+        limit: impl KeyLimit,
         key: impl Fn(&R) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
-        self.extract.key(limit, key);
+        match limit.find(&self.limiter.limits) {
+            Ok(index) => self.extract.key(index, key),
+            Err(error) => self.extract.fail(error),
+        }
         self
     }
 
     /// Reads the cost of a request for `limit`; a limit with a cost of 0 is not asked.
     #[must_use]
-    pub fn cost(mut self, limit: &str, cost: impl Fn(&R) -> u32 + Send + Sync + 'static) -> Self {
-        self.extract.cost(limit, cost);
+    pub fn cost(
+        mut self,
+        limit: impl CostLimit,
+        cost: impl Fn(&R) -> u32 + Send + Sync + 'static,
+    ) -> Self {
+        match limit.find(&self.limiter.limits) {
+            Ok(index) => self.extract.cost(index, cost),
+            Err(error) => self.extract.fail(error),
+        }
         self
     }
 
@@ -164,57 +188,95 @@ impl<R> PaceLayer<R> {
     pub(super) async fn paced<S: Service<Q> + Clone + Send, Q>(
         &self,
         service: S,
-        asked: Result<Asked, AcquireError>,
+        asked: &Asked,
         request: Q,
-    ) -> Result<S::Response, PaceError<S::Error>> {
-        let asked = asked?;
-        let limiter = &self.limiter;
-        let mut attempt = LimiterCaller::within(self.max_wait.min(limiter.max_wait)).of(&asked);
+    ) -> Result<S::Response, PaceError<S::Error>>
+    where
+        A: ReadResponse<S::Response>,
+    {
         let readying = &*self.readying;
         let mut inner = Inner { service, readying, kept: None, request: PhantomData };
-        let paced = pace(&limiter.store, &asked.checks, &mut attempt, &mut inner).await;
+        let mut attempt = self.attempt(asked);
+        let paced = pace(&self.limiter.store, &asked.checks, &mut attempt, &mut inner).await;
         let (mut reservation, mut service) = paced?;
         reservation.spend();
-        let response = service.call(request).await.map_err(PaceError::Inner);
-        // Its concurrency permits are held until here.
-        drop(reservation);
-        response
+        // Its concurrency permits are held until the end.
+        let response = service.call(request).await.map_err(PaceError::Inner)?;
+        if let Some(span) = self.read_response(&response, asked, &mut reservation) {
+            self.pause(asked, span).await;
+        }
+        Ok(response)
+    }
+
+    /// The attempt of a request to get the permits that it `asked` for.
+    pub(super) fn attempt<'a, E>(&self, asked: &'a Asked) -> LimiterCaller<'a, E> {
+        LimiterCaller::within(self.max_wait.min(self.limiter.max_wait)).of(asked)
+    }
+
+    /// Settles the true costs that a response names. Returns how long the limits pause.
+    pub(super) fn read_response<P>(
+        &self,
+        response: &P,
+        asked: &Asked,
+        reservation: &mut Reservation,
+    ) -> Option<Duration>
+    where
+        A: ReadResponse<P>,
+    {
+        self.responses.costs(response, &mut |index, cost| {
+            let check = asked.check_at(index);
+            if let Some(settlement) = check.and_then(|check| reservation.settlement(check)) {
+                settlement.settle(cost.into());
+            }
+        });
+        self.responses.pause(response)
+    }
+
+    /// Pauses the limits of a call.
+    pub(super) async fn pause(&self, asked: &Asked, span: Duration) {
+        if let Err(error) = self.limiter.store.pause(&asked.checks, Pause::of(span, 0)).get().await
+        {
+            tracing::warn!(%error, ?span, "other processes may not know of a pause");
+        }
     }
 }
 
-impl<R> Clone for PaceLayer<R> {
+impl<R, A: Clone> Clone for PaceLayer<R, A> {
     fn clone(&self) -> Self {
-        let Self { limiter, max_wait, extract, readying } = self;
+        let Self { limiter, max_wait, extract, responses, readying } = self;
         Self {
             limiter: limiter.clone(),
             max_wait: *max_wait,
             extract: extract.clone(),
+            responses: responses.clone(),
             readying: readying.clone(),
         }
     }
 }
 
-impl<S, R> Layer<S> for PaceLayer<R> {
-    type Service = PaceService<S, R>;
+impl<S, R, A: Clone> Layer<S> for PaceLayer<R, A> {
+    type Service = PaceService<S, R, A>;
 
-    fn layer(&self, inner: S) -> PaceService<S, R> {
+    fn layer(&self, inner: S) -> PaceService<S, R, A> {
         PaceService { inner, layer: self.clone() }
     }
 }
 
 // === impl PaceService ===
 
-impl<S: Clone, R> Clone for PaceService<S, R> {
+impl<S: Clone, R, A: Clone> Clone for PaceService<S, R, A> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), layer: self.layer.clone() }
     }
 }
 
-impl<S, R> Service<R> for PaceService<S, R>
+impl<S, R, A> Service<R> for PaceService<S, R, A>
 where
     S: Service<R> + Clone + Send + 'static,
     S::Future: Send,
+    S::Response: Send,
     R: Send + 'static,
+    A: ReadResponse<S::Response>,
 {
     type Response = S::Response;
     type Error = PaceError<S::Error>;
@@ -228,7 +290,7 @@ where
     fn call(&mut self, request: R) -> Self::Future {
         let (inner, layer) = (self.inner.clone(), self.layer.clone());
         let asked = layer.extract.call(&layer.limiter, &request).asked();
-        Box::pin(async move { layer.paced(inner, asked, request).await })
+        Box::pin(async move { layer.paced(inner, &asked?, request).await })
     }
 }
 

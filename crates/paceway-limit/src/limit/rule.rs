@@ -1,11 +1,12 @@
 //! A limit with a name: what it allows, and what happens when it cannot be asked. It has no state and asks no store;
 //! [`Limiter`](super::Limiter) does.
 
+use super::rated::KeyRates;
 use crate::{
     algorithm::{
         Concurrency, FixedWindow, LeakyBucket, Micros, Rule, SlidingWindow, TokenBucket, WarmUp,
     },
-    answer::{Policy, Quota},
+    answer::Quota,
     rate::Rate,
     store::{OnFailure, OnLoss},
 };
@@ -32,7 +33,9 @@ const LEASE: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limit {
     pub(super) name: String,
-    rate: Rate,
+    pub(super) rate: Rate,
+    /// The rates of keys that have one of their own.
+    pub(super) rates: Option<KeyRates>,
     shape: Shape,
     margin: Duration,
     max_cost: Option<u32>,
@@ -83,7 +86,7 @@ pub enum WithoutStore {
 /// assert!(error.to_string().starts_with("the limit `search` is no rule"));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the limit `{limit}` is no rule: {why}")]
+#[error("the limit `{limit}` is no rule: it needs {why}")]
 pub struct RuleError {
     /// The name of the limit.
     pub limit: String,
@@ -98,6 +101,7 @@ impl Limit {
         Self {
             name: name.to_owned(),
             rate,
+            rates: None,
             shape,
             margin: Duration::ZERO,
             max_cost: None,
@@ -176,6 +180,38 @@ impl Limit {
         Self { max_cost: Some(max_cost), ..self }
     }
 
+    /// Gives some keys a rate of their own, such as customers with a larger plan; a key for which `rates` returns `None`
+    /// has the rate of the limit. Burst, margin and queue are those of the limit. A concurrency limit ignores it.
+    ///
+    /// Each call asks the function for its key, and nothing is kept of the answers, so the function should only look
+    /// something up. A key whose rate changes keeps its level: the state is converted when the next call asks. Every
+    /// process that shares the limit must give the same rates. A rate that makes no rule ends the call with
+    /// [`AcquireError::Rule`](super::AcquireError::Rule).
+    ///
+    /// ```
+    /// use paceway_limit::{Limit, Limiter, Rate, memory};
+    /// use std::collections::HashMap;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let plans = HashMap::from([("acme", Rate::per_minute(3))]);
+    /// let calls = Limit::fixed_window("calls", Rate::per_minute(1)).rates(move |key| plans.get(key).copied());
+    /// let limiter = Limiter::new(calls, memory())?;
+    ///
+    /// let (acme, zenith) = (limiter.call().key("calls", "acme"), limiter.call().key("calls", "zenith"));
+    /// for _ in 0..3 {
+    ///     acme.clone().try_acquire().await?;
+    /// }
+    /// zenith.clone().try_acquire().await?;
+    /// assert!(acme.try_acquire().await.is_err() && zenith.try_acquire().await.is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn rates(self, rates: impl Fn(&str) -> Option<Rate> + Send + Sync + 'static) -> Self {
+        Self { rates: Some(KeyRates::new(rates)), ..self }
+    }
+
     /// Counts calls and never delays or refuses one, for example to find out what a limit would do.
     #[must_use]
     pub fn observe(self) -> Self {
@@ -219,7 +255,7 @@ impl Limit {
     /// let job = futures_util::future::join_all(job.into_iter().map(|call| call.acquire()));
     /// let checkout = async {
     ///     tokio::time::sleep(Duration::from_millis(20)).await;
-    ///     limiter.call().tenant("checkout").try_acquire(Duration::from_secs(5)).await
+    ///     limiter.call().tenant("checkout").acquire_within(Duration::from_secs(5)).await
     /// };
     /// // A call of another tenant waits for its turn, and not for the job.
     /// let waited = tokio::select! {
@@ -237,9 +273,9 @@ impl Limit {
         Self { weights: Some(weights.collect()), ..self }
     }
 
-    /// The rule that the numbers make, or the bound that they do not keep.
-    pub(super) fn algorithm(&self) -> Result<Rule, RuleError> {
-        let (count, period) = (i64::try_from(self.rate.count).unwrap_or(0), span(self.rate.period));
+    /// The rule that the numbers make at `rate`, or the bound that they do not keep.
+    pub(super) fn algorithm(&self, rate: Rate) -> Result<Rule, RuleError> {
+        let (count, period) = (i64::try_from(rate.count).unwrap_or(0), span(rate.period));
         let margin = span(self.margin);
         let (rule, why) = match self.shape {
             Shape::TokenBucket { burst } => (
@@ -272,18 +308,12 @@ impl Limit {
         rule.ok_or_else(|| RuleError { limit: self.name.clone(), why })
     }
 
-    /// The period of its rate, µs.
-    pub(super) fn period(&self) -> i64 {
-        self.rate.period_micros()
-    }
-
-    /// The quota that a refused caller of an HTTP service reads.
-    pub(super) fn policy(&self) -> Policy {
-        let quota = match self.shape {
+    /// The quota at `rate`, as a refused caller of an HTTP service reads it.
+    pub(super) fn quota(&self, rate: Rate) -> Quota {
+        match self.shape {
             Shape::Concurrency { max, .. } => Quota::Concurrency(max.into()),
-            _ => Quota::Rate(self.rate),
-        };
-        Policy { name: self.name.clone(), quota }
+            _ => Quota::Rate(rate),
+        }
     }
 
     /// The greatest cost of a call under `rule`, in permits.
@@ -293,13 +323,13 @@ impl Limit {
         self.max_cost.map_or(most, i64::from).min(rule.capacity())
     }
 
-    /// The policy of the store for this limit while it cannot decide.
-    pub(super) fn on_failure(&self) -> OnFailure {
+    /// The policy of the store for this limit at `rate`, while it cannot decide.
+    pub(super) fn on_failure(&self, rate: Rate) -> OnFailure {
         match (self.without_store, self.shape) {
             (WithoutStore::Share, Shape::Concurrency { .. }) => {
                 OnFailure::Share { period: Micros::MAX }
             }
-            (WithoutStore::Share, _) => OnFailure::Share { period: span(self.rate.period) },
+            (WithoutStore::Share, _) => OnFailure::Share { period: span(rate.period) },
             (WithoutStore::Allow, _) => OnFailure::Allow,
             (WithoutStore::Refuse, _) => OnFailure::Reject,
         }

@@ -4,6 +4,8 @@ mod turns;
 mod pauses;
 mod concurrency;
 mod several;
+mod rates;
+mod responses;
 
 use super::*;
 use crate::{
@@ -91,16 +93,16 @@ async fn acquire_waits_longer_than_any_reservation_reaches() {
 #[tokio::test(start_paused = true)]
 async fn try_acquire_refuses_at_once_with_retry_after() {
     let limiter = limiter(5, 5);
-    limiter.try_acquire(5, Duration::ZERO).await.expect("the burst");
+    limiter.try_acquire(5).await.expect("the burst");
     let started = Instant::now();
     let budget = Duration::from_millis(150);
-    let refused = limiter.try_acquire(1, budget).await;
+    let refused = limiter.acquire_within(1, budget).await;
     let retry_after = Duration::from_millis(50);
     let limit = "test".into();
     assert_eq!(refused.unwrap_err(), AcquireError::Refused { limit, retry_after, remaining: 0 });
     assert_eq!(started.elapsed(), Duration::ZERO);
     sleep(retry_after).await;
-    assert_eq!(limiter.try_acquire(1, budget).await.unwrap().waited(), budget);
+    assert_eq!(limiter.acquire_within(1, budget).await.unwrap().waited(), budget);
 }
 
 #[tokio::test(start_paused = true)]
@@ -135,7 +137,7 @@ async fn callers_that_wake_late_reserve_again() {
         tokio::spawn(async move {
             let taken = match i % 2 {
                 0 => limiter.acquire(1).await,
-                _ => limiter.try_acquire(1, Duration::from_secs(30)).await,
+                _ => limiter.acquire_within(1, Duration::from_secs(30)).await,
             };
             taken.map(|_| Instant::now())
         })
@@ -168,8 +170,8 @@ async fn the_horizon_after_a_loss_is_the_declared_wait() {
     );
     let limiter = limiter.max_wait(Duration::from_secs(10));
     assert_eq!(horizon(&limiter), 11 * second);
-    limiter.try_acquire(5, Duration::ZERO).await.expect("the burst");
-    limiter.try_acquire(5, Duration::from_secs(30)).await.expect("within a second");
+    limiter.try_acquire(5).await.expect("the burst");
+    limiter.acquire_within(5, Duration::from_secs(30)).await.expect("within a second");
     assert_eq!(horizon(&limiter), 11 * second);
     let limiter = limiter.max_wait(Duration::MAX);
     assert_eq!(horizon(&limiter), 3601 * second);
@@ -178,7 +180,7 @@ async fn the_horizon_after_a_loss_is_the_declared_wait() {
 #[tokio::test(start_paused = true)]
 async fn no_reservation_reaches_further_than_declared() {
     let limiter = limiter(1, 1).max_wait(Duration::from_secs(2));
-    limiter.try_acquire(1, Duration::ZERO).await.expect("permits");
+    limiter.try_acquire(1).await.expect("permits");
     let started = Instant::now();
     // In the order of asking, though only two of them fit into what is reserved ahead.
     let callers: Vec<_> = (0..6)
@@ -188,7 +190,7 @@ async fn no_reservation_reaches_further_than_declared() {
         })
         .collect();
     sleep(Duration::from_millis(1)).await;
-    let longer = limiter.try_acquire(1, Duration::from_secs(60)).await;
+    let longer = limiter.acquire_within(1, Duration::from_secs(60)).await;
     let Err(AcquireError::Refused { retry_after, .. }) = longer else { panic!("{longer:?}") };
     assert_eq!(retry_after, Duration::from_millis(999));
     for caller in callers {

@@ -11,7 +11,7 @@ fn daily(name: &str, count: u64) -> Limit {
 }
 
 async fn refused(call: LimitedCall<'_>) -> Arc<str> {
-    match call.try_acquire(Duration::ZERO).await {
+    match call.try_acquire().await {
         Err(AcquireError::Refused { limit, .. }) => limit,
         other => panic!("{other:?}"),
     }
@@ -27,13 +27,13 @@ async fn refused(call: LimitedCall<'_>) -> Arc<str> {
 #[tokio::test(start_paused = true)]
 async fn each_algorithm_grants_one_call_and_refuses_the_next(#[case] limit: Limit) {
     let limiter = Limiter::new(limit.clone(), memory()).expect("a rule");
-    let first = limiter.try_acquire(1, Duration::ZERO).await.expect("permits");
+    let first = limiter.try_acquire(1).await.expect("permits");
     assert_eq!(&*refused(limiter.call()).await, "a");
     drop(first);
     // An observing limit counts and refuses nothing.
     let limiter = Limiter::new(limit.observe(), memory()).expect("a rule");
     for _ in 0..3 {
-        limiter.try_acquire(1, Duration::ZERO).await.expect("observed only");
+        limiter.try_acquire(1).await.expect("observed only");
     }
 }
 
@@ -41,13 +41,13 @@ async fn each_algorithm_grants_one_call_and_refuses_the_next(#[case] limit: Limi
 async fn a_call_takes_all_limits_or_none() {
     let limits = [daily("wide", 3), daily("narrow", 1)];
     let limiter = Limiter::all("group", limits, memory()).expect("rules");
-    limiter.try_acquire(1, Duration::ZERO).await.expect("permits");
+    limiter.try_acquire(1).await.expect("permits");
     for _ in 0..5 {
         assert_eq!(&*refused(limiter.call()).await, "narrow");
     }
     // The refusals took nothing of the wide limit.
     let wide = || limiter.call().cost("narrow", 0);
-    wide().cost("wide", 2).try_acquire(Duration::ZERO).await.expect("two are left");
+    wide().cost("wide", 2).try_acquire().await.expect("two are left");
     assert_eq!(&*refused(wide()).await, "wide");
 }
 
@@ -57,19 +57,19 @@ async fn limits_with_one_name_and_group_are_one_and_each_key_is_another() {
     let limiter = || Limiter::all("group", [daily("tenant", 1)], store.clone()).expect("a rule");
     let (here, there) = (limiter(), limiter());
     let acme = || here.call().key("tenant", "acme");
-    acme().try_acquire(Duration::ZERO).await.expect("permits");
+    acme().try_acquire().await.expect("permits");
     assert_eq!(&*refused(there.call().key("tenant", "acme")).await, "tenant");
-    there.call().key("tenant", "zenith").try_acquire(Duration::ZERO).await.expect("permits");
-    here.try_acquire(1, Duration::ZERO).await.expect("the state of calls without a key");
+    there.call().key("tenant", "zenith").try_acquire().await.expect("permits");
+    here.try_acquire(1).await.expect("the state of calls without a key");
     let first = Limiter::new(daily("tenant", 1), store).expect("a rule");
-    first.try_acquire(1, Duration::ZERO).await.expect("another group");
+    first.try_acquire(1).await.expect("another group");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_unused_call_is_refunded() {
     let limiter = Limiter::new(daily("a", 1), memory()).expect("a rule");
-    limiter.try_acquire(1, Duration::ZERO).await.expect("permits").refund();
-    limiter.try_acquire(1, Duration::ZERO).await.expect("refunded");
+    limiter.try_acquire(1).await.expect("permits").refund();
+    limiter.try_acquire(1).await.expect("refunded");
 }
 
 #[tokio::test(start_paused = true)]
@@ -167,8 +167,8 @@ async fn a_program_pauses_the_limits_and_keys_of_a_call() {
 
     of_tenant("acme").pause(10 * second).await.expect("a pause");
     assert_eq!(&*refused(of_tenant("acme")).await, "tenant");
-    of_tenant("zenith").try_acquire(Duration::ZERO).await.expect("another tenant");
-    limiter.call().cost("tenant", 0).try_acquire(second).await.expect("the account");
+    of_tenant("zenith").try_acquire().await.expect("another tenant");
+    limiter.call().cost("tenant", 0).acquire_within(second).await.expect("the account");
     assert!(matches!(
         limiter.call().key("nothing", "acme").pause(second).await,
         Err(AcquireError::Unknown(name)) if &*name == "nothing"

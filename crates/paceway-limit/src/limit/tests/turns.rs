@@ -220,7 +220,7 @@ async fn a_program_shares_a_limit_by_tenants_and_priorities(#[case] limit: Limit
         let limiter = limiter.clone();
         async move {
             let call = limiter.call().tenant("checkout");
-            call.try_acquire(Duration::from_secs(5)).await.expect("let in").waited()
+            call.acquire_within(Duration::from_secs(5)).await.expect("let in").waited()
         }
     });
     sleep(Duration::from_millis(10)).await;
