@@ -21,6 +21,7 @@ pub mod tls;
 #[doc(hidden)]
 pub mod store;
 pub mod backend;
+pub mod guide;
 #[doc(hidden)]
 pub mod handle;
 #[cfg(feature = "redis")]
