@@ -67,21 +67,32 @@ impl ConfigReader {
         limiter: &mut LimiterConfig,
     ) -> Option<(Rate, &'n YamlNode)> {
         let start: Rate = self.read_required(section, "start", ", as in `start: 5/s`")?;
+        let (min, max): (Option<Rate>, Option<Rate>) =
+            (self.read(section, "min"), self.read(section, "max"));
         let first = start.nanohertz();
         // A quota is seldom a hundredth of the first guess, or a thousand times as great.
-        let min = self
-            .read(section, "min")
-            .map_or((first / 100).max(MIN_RATE), |min: Rate| min.nanohertz());
-        let max = self.read(section, "max");
-        let max = max.unwrap_or(Rate { count: start.count.saturating_mul(1_000), ..start });
-        if !(min..=max.nanohertz()).contains(&first) {
-            let place = section.get("start").map_or(section.place, |field| field.node.place);
-            let reason = "must lie between `min` and `max`";
-            self.note(place, &join(&section.path, "start"), reason);
+        let least = min.map_or((first / 100).max(MIN_RATE), |min| min.nanohertz());
+        let most = max.unwrap_or(Rate { count: start.count.saturating_mul(1_000), ..start });
+        let wrong = [("start", Some(start)), ("min", min)].into_iter().find_map(|(key, rate)| {
+            let rate = rate.filter(Rate::is_too_slow_to_learn)?;
+            Some((key, format!("{rate} is slower than the slowest rate that is learned, 1/11d")))
+        });
+        let wrong = wrong.or_else(|| match (min, max) {
+            (Some(min), _) if first < least => {
+                Some(("start", format!("{start} is below `min`, {min}")))
+            }
+            (_, Some(max)) if first > most.nanohertz() => {
+                Some(("start", format!("{start} is above `max`, {max}")))
+            }
+            _ => None,
+        });
+        if let Some((key, reason)) = wrong {
+            let place = section.get(key).map_or(section.place, |field| field.node.place);
+            self.note(place, &join(&section.path, key), reason);
             return None;
         }
-        let bounds = Bounds { start: first, min, unit: micros(start.period) };
-        limiter.auto = Some(AutoRule::Rate { bounds, max });
+        let bounds = Bounds { start: first, min: least, unit: micros(start.period) };
+        limiter.auto = Some(AutoRule::Rate { bounds, max: most });
         Some((start, field.node))
     }
 
