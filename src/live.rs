@@ -186,9 +186,10 @@ impl Live {
         if is_new {
             self.swap(&mut changing, &before, config)?;
         }
-        let masked = match Arc::ptr_eq(&parts.file, &changing.parts.file) {
-            true => Vec::new(),
-            false => parts.masked(&changing.parts.file.config, &unfit),
+        let masked = if Arc::ptr_eq(&parts.file, &changing.parts.file) {
+            Vec::new()
+        } else {
+            parts.masked(&changing.parts.file.config, &unfit)
         };
         self.note_unfit(unfit, &parts.overrides);
         changing.parts = parts;

@@ -117,9 +117,10 @@ impl Table {
                 PathRule::Descriptor => {}
                 PathRule::Template(template) => {
                     let trie = table.templates.get_or_insert_with(|| TemplateTrie::new().into());
-                    match folds {
-                        true => trie.add(&template.folded(), candidate),
-                        false => trie.add(template, candidate),
+                    if folds {
+                        trie.add(&template.folded(), candidate);
+                    } else {
+                        trie.add(template, candidate);
                     }
                 }
             }
@@ -211,9 +212,10 @@ impl Table {
 
     /// Finds the route for the normal form of a path; `host` is without port and `path` without query, as the client sent them.
     pub fn find(&self, method: &Method, host: Option<&str>, path: &str) -> Option<usize> {
-        match self.is_no_path(path) {
-            true => pick(&self.any, method, host),
-            false => self.find_reading(method, host, &self.paths.normal(path)),
+        if self.is_no_path(path) {
+            pick(&self.any, method, host)
+        } else {
+            self.find_reading(method, host, &self.paths.normal(path))
         }
     }
 

@@ -29,14 +29,13 @@ pub(super) fn replay(file: &Path, log: &Path, json: bool) -> Result<(), CommandE
         return Err(CommandError::usage("error: stdin is either the configuration or the log"));
     }
     let config = load(file)?;
-    let reader: Box<dyn BufRead> = match config_file::is_stdin(log) {
-        true => Box::new(BufReader::new(io::stdin())),
-        false => {
-            let file = File::open(log).map_err(|error| {
-                CommandError::usage(format!("error: --log: cannot read {}: {error}", log.display()))
-            })?;
-            Box::new(BufReader::new(file))
-        }
+    let reader: Box<dyn BufRead> = if config_file::is_stdin(log) {
+        Box::new(BufReader::new(io::stdin()))
+    } else {
+        let file = File::open(log).map_err(|error| {
+            CommandError::usage(format!("error: --log: cannot read {}: {error}", log.display()))
+        })?;
+        Box::new(BufReader::new(file))
     };
     let mut reader = LogReader::new(reader);
     let mut simulation = Simulation::new(config.clone());

@@ -142,9 +142,10 @@ impl PathTemplate {
 
     /// Whether `other` matches the same paths for an origin that folds case, as `/A/{x}` and `/a/{y}` do.
     pub fn is_folded(&self, other: &Self) -> bool {
-        match self.shape.is_ascii() && other.shape.is_ascii() {
-            true => self.shape.eq_ignore_ascii_case(&other.shape),
-            false => fold(&self.shape) == fold(&other.shape),
+        if self.shape.is_ascii() && other.shape.is_ascii() {
+            self.shape.eq_ignore_ascii_case(&other.shape)
+        } else {
+            fold(&self.shape) == fold(&other.shape)
         }
     }
 

@@ -180,9 +180,10 @@ impl RoutePolicy {
             // A rule that is learned may be another one for each request.
             let cost = charge.cost.fixed().filter(|_| limiter.has_fixed_checks())?;
             // A tenant or a priority that a request says is another one for each request.
-            let turn = match limiter.limiter.has_turns {
-                true => Some(limiter.limiter.turn_of_all(self.priority.fixed()?)?),
-                false => None,
+            let turn = if limiter.limiter.has_turns {
+                Some(limiter.limiter.turn_of_all(self.priority.fixed()?)?)
+            } else {
+                None
             };
             Some(limiter.checks(None, cost).map(move |check| Check { turn: turn.clone(), ..check }))
         });

@@ -118,9 +118,10 @@ impl Explanation {
         };
         let route = &config.routes[found];
         let is_own = table.find(method, host, uri.path()) == Some(found);
-        let why = match is_own {
-            true => why(route),
-            false => "servers read this path in several ways; it has the limiters of all".into(),
+        let why = if is_own {
+            why(route)
+        } else {
+            "servers read this path in several ways; it has the limiters of all".into()
         };
         let others = config.routes.iter().enumerate().filter(|(i, _)| is_own && *i != found);
         let others = others.filter_map(|(index, other)| {
@@ -207,9 +208,10 @@ impl Explanation {
         line("compared", &format!("{compared} (the path in normal form)"));
         let Some(route) = &self.route else {
             let refused = self.refused.as_deref().unwrap_or_default();
-            match refused.starts_with("404") || refused.starts_with("400,") {
-                true => line("route", &format!("none: {refused}")),
-                false => line("refused", refused),
+            if refused.starts_with("404") || refused.starts_with("400,") {
+                line("route", &format!("none: {refused}"));
+            } else {
+                line("refused", refused);
             }
             return out;
         };
@@ -329,10 +331,8 @@ fn why(route: &Route) -> String {
     };
     let host = route.host.as_ref().map_or(String::new(), |host| format!(", for host {host}"));
     let methods: Vec<_> = route.methods.iter().map(Method::as_str).collect();
-    let methods = match methods.is_empty() {
-        true => String::new(),
-        false => format!(", for {}", methods.join(", ")),
-    };
+    let methods =
+        if methods.is_empty() { String::new() } else { format!(", for {}", methods.join(", ")) };
     format!("{path}{host}{methods}")
 }
 

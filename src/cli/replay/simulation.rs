@@ -213,12 +213,11 @@ impl Simulation {
         self.count(&call, &decision);
         let has_concurrency = call.checks.iter().any(Check::is_lease);
         let at = self.now + decision.wait;
-        match has_concurrency && decision.wait > 0 {
-            true => {
-                let call = self.hold(call);
-                self.plan_step(at, Step::Slot(Box::new(call), decision));
-            }
-            false => self.start(call, at),
+        if has_concurrency && decision.wait > 0 {
+            let call = self.hold(call);
+            self.plan_step(at, Step::Slot(Box::new(call), decision));
+        } else {
+            self.start(call, at);
         }
     }
 

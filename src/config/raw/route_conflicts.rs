@@ -55,9 +55,10 @@ impl ConfigReader {
             );
             self.note_at(field, reason);
         } else if let Some((_, other)) = routes.iter().find(|(other, _)| other.name == route.name) {
-            let name = match is_written(field, &route.name) {
-                true => format!("`{}` ", route.name),
-                false => String::new(),
+            let name = if is_written(field, &route.name) {
+                format!("`{}` ", route.name)
+            } else {
+                String::new()
             };
             let reason = format!(
                 "has the name {name}of {} in line {}; give it a `name`, which labels metrics and logs",

@@ -273,8 +273,9 @@ fn host(text: &str) -> Result<String, &'static str> {
         return Err("is no host name; write it without scheme and port");
     }
     // A request has an IPv6 address in brackets.
-    Ok(match text.contains(':') && !text.starts_with('[') {
-        true => format!("[{}]", text.to_ascii_lowercase()),
-        false => text.to_ascii_lowercase(),
+    Ok(if text.contains(':') && !text.starts_with('[') {
+        format!("[{}]", text.to_ascii_lowercase())
+    } else {
+        text.to_ascii_lowercase()
     })
 }

@@ -99,10 +99,7 @@ fn path_prefix(text: &str) -> Result<String, &'static str> {
     let is_path = segments.next() == Some("") && text.len() > 1;
     let is_segment =
         |segment: &str| !matches!(segment, "" | "." | "..") && segment.bytes().all(is_plain);
-    match is_path && segments.all(is_segment) {
-        true => Ok(text.to_owned()),
-        false => Err(
-            "is no path such as `/paceway`: segments of letters, digits and - . _ ~, each after a `/`",
-        ),
-    }
+    (is_path && segments.all(is_segment)).then(|| text.to_owned()).ok_or(
+        "is no path such as `/paceway`: segments of letters, digits and - . _ ~, each after a `/`",
+    )
 }

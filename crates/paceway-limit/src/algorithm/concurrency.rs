@@ -275,13 +275,12 @@ impl Open {
 
     /// The time until a permit is free by itself: until the first lease expires, µs.
     fn next(&self) -> Micros {
-        let expiry = match self.held() < self.rule.max {
-            true => None,
-            false => {
-                // A rule with 0 permits has no lease that could expire.
-                let first = self.state.expiries.first().map(|(expiry, _)| *expiry);
-                Some(first.unwrap_or(self.now + RETRY))
-            }
+        let expiry = if self.held() < self.rule.max {
+            None
+        } else {
+            // A rule with 0 permits has no lease that could expire.
+            let first = self.state.expiries.first().map(|(expiry, _)| *expiry);
+            Some(first.unwrap_or(self.now + RETRY))
         };
         expiry.unwrap_or(self.now).max(self.unknown_until).max(self.state.gate.until) - self.now
     }

@@ -55,9 +55,10 @@ impl Waiters {
     pub(super) fn add(&mut self, now: Micros, waiter: Waiter, is_first: bool, turn: Option<&Turn>) {
         let first = self.queue.first_key_value().map(|(number, _)| number - 1);
         let last = self.queue.last_key_value().map(|(number, _)| number + 1);
-        let number = match is_first {
-            true => first.unwrap_or(now),
-            false => last.map_or(now, |number| number.max(now)),
+        let number = if is_first {
+            first.unwrap_or(now)
+        } else {
+            last.map_or(now, |number| number.max(now))
         };
         self.queue.insert(number, waiter);
         self.numbers.insert(waiter, number);

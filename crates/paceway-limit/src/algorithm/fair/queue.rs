@@ -324,10 +324,7 @@ impl Queue {
             let slot = self.give(first, own.slot.clone(), effects)?;
             self.turns.serve(first);
             self.waiting.get_mut(&first)?.is_called = true;
-            let at = match chain.is_empty() {
-                true => slot.at,
-                false => self.at(chain[0])?,
-            };
+            let at = if chain.is_empty() { slot.at } else { self.at(chain[0])? };
             chain.insert(0, number);
             // The other one has its old slot by now. It learns its new one from the answer.
             self.shift(&chain, slot, effects);

@@ -121,9 +121,10 @@ impl Permits {
         let least = now + whole.lease() / 2;
         let too_short = self.usable.iter().take_while(|(end, _)| *end < least).count();
         let own = (self.held.len() + self.usable.len() - too_short) as i64;
-        match now < self.unknown_until || share == 0 {
-            true => whole.with_max(own.min(share.max(1))),
-            false => whole.with_max(share),
+        if now < self.unknown_until || share == 0 {
+            whole.with_max(own.min(share.max(1)))
+        } else {
+            whole.with_max(share)
         }
     }
 

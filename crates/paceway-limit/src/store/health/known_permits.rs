@@ -254,10 +254,7 @@ impl KnownPermit {
 /// From `now` until `until`, in µs; below 0 if that is past.
 fn left(until: Instant, now: Instant) -> Micros {
     let micros = |span: Duration| i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
-    match until > now {
-        true => micros(until - now),
-        false => -micros(now - until),
-    }
+    if until > now { micros(until - now) } else { -micros(now - until) }
 }
 
 #[cfg(test)]

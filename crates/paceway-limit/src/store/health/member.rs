@@ -49,9 +49,10 @@ impl Member {
     /// limiters that do not share.
     pub(in crate::store) fn share_of_others(&self, check: &Check) -> i64 {
         let shares = matches!(check.on_failure, OnFailure::Share { .. });
-        match shares && check.enforce && !check.is_lease() {
-            true => self.health.absent.more(&check.key, check.cost),
-            false => 0,
+        if shares && check.enforce && !check.is_lease() {
+            self.health.absent.more(&check.key, check.cost)
+        } else {
+            0
         }
     }
 

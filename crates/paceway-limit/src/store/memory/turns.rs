@@ -156,9 +156,10 @@ impl MemoryStore {
 
     /// The tenants of a limiter, those with the most waiting requests first.
     pub(super) fn tenants_of(&self, check: &Check) -> Vec<TenantLevel> {
-        let known = match check.is_lease() {
-            true => self.in_waiters(check, levels),
-            false => self.in_queue(check, |queue| levels(queue.turns())),
+        let known = if check.is_lease() {
+            self.in_waiters(check, levels)
+        } else {
+            self.in_queue(check, |queue| levels(queue.turns()))
         };
         let mut known = known.unwrap_or_default();
         TenantLevel::sort(&mut known);

@@ -25,10 +25,10 @@ pub(super) fn read_endpoints(hosts: &str, kind: Kind) -> Result<Vec<Endpoint>, S
     let default = if kind == Kind::Sentinel { SENTINEL_PORT } else { PORT };
     let endpoints = hosts.split(',').map(|host| read_endpoint(host, default));
     let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
-    match endpoints.len() > MOST_SERVERS {
-        true => Err(format!("it names more than {MOST_SERVERS} servers")),
-        false => Ok(endpoints),
+    if endpoints.len() > MOST_SERVERS {
+        return Err(format!("it names more than {MOST_SERVERS} servers"));
     }
+    Ok(endpoints)
 }
 
 fn read_endpoint(text: &str, default: u16) -> Result<Endpoint, String> {
@@ -87,9 +87,10 @@ pub(super) fn no_scheme(text: &str) -> String {
 
 /// The error for an unknown option. It quotes the name only if that looks like one: it may be part of a password.
 pub(super) fn unknown_option(name: &str) -> String {
-    match name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') && name.len() < 32 {
-        true => format!("it has no option `{name}`"),
-        false => "it has no such option after the `?`; write `%3F` for a `?` in a password".into(),
+    if name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') && name.len() < 32 {
+        format!("it has no option `{name}`")
+    } else {
+        "it has no such option after the `?`; write `%3F` for a `?` in a password".into()
     }
 }
 
