@@ -1,7 +1,10 @@
 //! Reads `routes`, and checks that no two of them match the same requests.
 
 use super::{
-    names::find, route_conflicts::add_head, route_paths::parameters, upstreams::refuse_compression,
+    names::find,
+    route_conflicts::{ReadRoute, add_head},
+    route_paths::parameters,
+    upstreams::refuse_compression,
 };
 use crate::{
     config::{
@@ -77,16 +80,16 @@ impl ConfigReader {
         if items.is_empty() {
             self.note_at(&field, "is empty; `- { suffix: \"*\" }` passes all");
         }
-        let mut routes: Vec<(Route, Field<'_>)> = Vec::new();
+        let mut routes: Vec<ReadRoute<'_>> = Vec::new();
         for (i, node) in items.iter().enumerate() {
             let item = field.item(i, node);
             let route = self.route(&item, limiters, upstreams, paths, tells_quota);
             let Some(route) = route else { continue };
             self.check_against(&routes, &route, &item, paths);
-            routes.push((route, item));
+            routes.push(ReadRoute { route, field: item });
         }
         self.check_crossings(&routes);
-        let mut routes: Vec<_> = routes.into_iter().map(|(route, _)| route).collect();
+        let mut routes: Vec<_> = routes.into_iter().map(|own| own.route).collect();
         add_head(&mut routes);
         routes
     }
