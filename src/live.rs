@@ -16,7 +16,7 @@ mod restart;
 pub(crate) mod supervisor;
 mod watcher;
 
-pub use clusters::clusters;
+pub use clusters::{FormerClusters, clusters};
 pub use effective::UnfitOverride;
 pub use error::{ReloadError, UnusableUpstream};
 pub use file::{ConfigFile, ReadFile};
@@ -207,7 +207,7 @@ impl Live {
     ) -> Result<(), ReloadError> {
         let _runtime = self.runtime.enter();
         // All that can fail comes first.
-        let old = (&before.config, &*changing.clusters);
+        let old = FormerClusters { config: &before.config, clusters: &changing.clusters };
         let clusters = clusters(&config, &changing.sockets, Some(old))?;
         let certificates = self.certificates.of(&config.tls)?;
         let plan = Arc::new(before.next(config));

@@ -6,7 +6,7 @@ use crate::{
     algorithm::{Level, MAX_BUDGET, Micros},
     answer::{end, is_reason},
     config::{AutoRule, LimiterConfig, Mode, Rate},
-    overrides::{Override, Rates},
+    overrides::{OverrideInForce, Rates},
     plan::{LimiterPlan, WorkingRate, per_second, rate_text, reason},
     store::{Check, Share, StoreError},
 };
@@ -108,10 +108,10 @@ pub(super) fn state(
         state["closed_reason"] = LOST.into();
     }
     if let Some(own) = admin.overrides.of(Some(&limiter.name)) {
-        if own.0.pause {
-            state["paused_ms"] = millis(own.1).into();
-            state["paused_until"] = end(own.1).into();
-            state["pause_reason"] = format!("an operator: {}", own.0.reason).into();
+        if own.change.pause {
+            state["paused_ms"] = millis(own.left).into();
+            state["paused_until"] = end(own.left).into();
+            state["pause_reason"] = format!("an operator: {}", own.change.reason).into();
         }
         state["override"] = override_in_force(admin, Some(&limiter.name), &own);
     }
@@ -189,7 +189,7 @@ pub(super) fn closed(
 pub(super) fn override_in_force(
     admin: &Admin,
     limiter: Option<&str>,
-    (own, left): &(Override, Micros),
+    OverrideInForce { change: own, left }: &OverrideInForce,
 ) -> Value {
     let mut shown = json!({
         "reason": own.reason,

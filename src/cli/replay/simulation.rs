@@ -17,7 +17,7 @@ use crate::{
     config::{Config, Mode},
     key::Parts,
     limit::micros,
-    plan::Plan,
+    plan::{Plan, PolicyChecks},
     route::host_of,
     store::{Check, Checks, Decision, Entry, Reply, calls::Calls, memory::MemoryStore},
 };
@@ -160,7 +160,7 @@ impl Simulation {
             .checks(&plan.limiters, priority, parts)
             .map_err(|_| Some(route))?;
         let (checks, limiters) = match checks {
-            Some((checks, own)) => {
+            Some(PolicyChecks { checks, policy: own }) => {
                 let limiters: Vec<_> = (0..checks.len()).map(|i| own.limiter(i)).collect();
                 let checks = checks.iter().zip(&limiters).map(|(check, limiter)| {
                     let fair = plan.limiters[*limiter].limiter.fair.as_ref();

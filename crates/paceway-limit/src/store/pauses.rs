@@ -8,7 +8,7 @@ mod holds;
 mod unheard;
 mod waiting;
 
-pub use covering::{Covering, Doubt};
+pub use covering::{Covering, Doubt, GrantedSlot};
 pub use events::{PauseEvent, PauseEvents};
 pub use holds::LimiterHold;
 pub use waiting::WaitingCount;

@@ -107,13 +107,13 @@ impl Member {
                 | Reply::Failed(_) => continue,
             };
             if level.paused > 0 {
-                self.learn_pause(entry, reply, (level.paused, started));
+                self.learn_pause(entry, reply, level.paused, started);
             }
         }
     }
 
     #[cold]
-    fn learn_pause(&self, entry: &Entry, reply: &Reply, (left, started): (Micros, Instant)) {
+    fn learn_pause(&self, entry: &Entry, reply: &Reply, left: Micros, started: Instant) {
         let (index, status) = match (entry, reply) {
             (_, Reply::Decision(decision)) => (decision.bound_by, 0),
             (Entry::Pause { pause, .. }, _) => (0, pause.status),

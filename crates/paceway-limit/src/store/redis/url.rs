@@ -4,7 +4,8 @@ mod read;
 
 use crate::tls::client::ClientTls;
 use read::{
-    decode, no_scheme, read_database, read_endpoints, read_login, read_options, unknown_option,
+    UrlOption, decode, no_scheme, read_database, read_endpoints, read_login, read_options,
+    unknown_option,
 };
 use std::{fmt, path::PathBuf};
 
@@ -134,7 +135,7 @@ impl RedisUrl {
                 }
                 url.database = read_database(database)?;
                 let mut login = Login::default();
-                for (name, value) in options {
+                for UrlOption { name, value } in options {
                     match name {
                         "sentinel_user" => login.user = Some(value),
                         "sentinel_password" => login.password = Some(value),
@@ -151,12 +152,12 @@ impl RedisUrl {
         };
         *url.servers = servers;
         match options.first() {
-            Some((name, _)) => Err(unknown_option(name)),
+            Some(option) => Err(unknown_option(option.name)),
             None => Ok(url),
         }
     }
 
-    fn unix(rest: &str, options: Vec<(&str, String)>) -> Result<Self, String> {
+    fn unix(rest: &str, options: Vec<UrlOption<'_>>) -> Result<Self, String> {
         let (login, path) = match rest.strip_prefix("//") {
             Some(rest) => {
                 let start = rest.find('/').unwrap_or(rest.len());
@@ -180,7 +181,7 @@ impl RedisUrl {
             return Err("it names no socket, as in `unix:/run/redis.sock`".into());
         }
         let mut database = None;
-        for (name, value) in options {
+        for UrlOption { name, value } in options {
             match name {
                 "database" | "db" => database = read_database(&value)?,
                 _ => return Err(unknown_option(name)),

@@ -7,6 +7,12 @@ const SENTINEL_PORT: u16 = 26379;
 /// The greatest number of addresses in one URL. Any of them leads to the other servers.
 const MOST_SERVERS: usize = 100;
 
+/// An option after the `?`, such as `database=2`.
+pub(super) struct UrlOption<'u> {
+    pub(super) name: &'u str,
+    pub(super) value: String,
+}
+
 /// Splits `user:password@hosts` into the login and the hosts; without an `@` there is no login.
 pub(super) fn read_login(authority: &str) -> Result<(Login, &str), String> {
     let Some((login, rest)) = authority.rsplit_once('@') else {
@@ -65,13 +71,13 @@ pub(super) fn read_database(text: &str) -> Result<Option<u8>, String> {
     }
 }
 
-pub(super) fn read_options(text: &str) -> Result<Vec<(&str, String)>, String> {
+pub(super) fn read_options(text: &str) -> Result<Vec<UrlOption<'_>>, String> {
     let options = text.split('&').filter(|option| !option.is_empty());
     let read = |option| -> Result<_, String> {
         let (name, value) = str::split_once(option, '=').ok_or(
             "after the `?`, write options as in `NAME=VALUE&NAME=VALUE`; write `%3F` for a `?` in a password",
         )?;
-        Ok((name, decode(value)?))
+        Ok(UrlOption { name, value: decode(value)? })
     };
     options.map(read).collect()
 }
