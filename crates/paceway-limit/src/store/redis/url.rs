@@ -4,8 +4,8 @@ mod read;
 
 use crate::tls::client::ClientTls;
 use read::{
-    UrlOption, decode, no_scheme, read_database, read_endpoints, read_login, read_options,
-    unknown_option,
+    UrlOption, decode, no_scheme, read_database, read_endpoints, read_kind, read_login,
+    read_options, read_sentinel_login, the_only, unknown_option,
 };
 use std::{fmt, path::PathBuf};
 
@@ -82,26 +82,14 @@ impl RedisUrl {
             return Self::unix(rest, options);
         }
         let (scheme, rest) = url.split_once("://").ok_or_else(|| no_scheme(url))?;
-        let (kind, is_tls) = match scheme {
-            "redis" => (Kind::One, false),
-            "rediss" => (Kind::One, true),
-            "redis-sentinel" => (Kind::Sentinel, false),
-            "rediss-sentinel" => (Kind::Sentinel, true),
-            "redis-cluster" => (Kind::Cluster, false),
-            "rediss-cluster" => (Kind::Cluster, true),
-            _ => {
-                return Err(format!(
-                    "`{scheme}://` is not a scheme for a store; use `redis://`, `rediss://`, `redis-sentinel://`, \
-                     `redis-cluster://` or `unix:`"
-                ));
-            }
-        };
+        let is_tls = scheme.starts_with("rediss");
+        let kind = read_kind(scheme)?;
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         if path.contains('@') {
             return Err("write `%2F` for `/` in a user or password".into());
         }
         let (login, hosts) = read_login(authority)?;
-        let mut endpoints = read_endpoints(hosts, kind)?;
+        let endpoints = read_endpoints(hosts, kind)?;
         let mut url = Self {
             servers: Box::new(Servers::Cluster(Vec::new())),
             login,
@@ -112,13 +100,7 @@ impl RedisUrl {
         let servers = match kind {
             Kind::One => {
                 url.database = read_database(path)?;
-                if endpoints.len() > 1 {
-                    return Err(
-                        "it names several servers; `redis-cluster://` and `redis-sentinel://` do"
-                            .into(),
-                    );
-                }
-                Servers::One(endpoints.remove(0))
+                Servers::One(the_only(endpoints)?)
             }
             Kind::Cluster if !matches!(path, "" | "0") => {
                 return Err(
@@ -134,18 +116,7 @@ impl RedisUrl {
                         .into());
                 }
                 url.database = read_database(database)?;
-                let mut login = Login::default();
-                for UrlOption { name, value } in options {
-                    match name {
-                        "sentinel_user" => login.user = Some(value),
-                        "sentinel_password" => login.password = Some(value),
-                        _ => return Err(unknown_option(name)),
-                    }
-                }
-                if login.user.is_some() && login.password.is_none() {
-                    return Err("it names a `sentinel_user` and no `sentinel_password`".into());
-                }
-                let master = decode(master)?;
+                let (login, master) = (read_sentinel_login(options)?, decode(master)?);
                 *url.servers = Servers::Sentinels { endpoints, master, login };
                 return Ok(url);
             }

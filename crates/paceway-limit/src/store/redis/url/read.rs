@@ -27,6 +27,35 @@ pub(super) fn read_login(authority: &str) -> Result<(Login, &str), String> {
     Ok((Login { user, password }, rest))
 }
 
+/// Reads the part before `://`; each kind has one with an `s` after `redis`, for TLS.
+pub(super) fn read_kind(scheme: &str) -> Result<Kind, String> {
+    match scheme {
+        "redis" | "rediss" => Ok(Kind::One),
+        "redis-sentinel" | "rediss-sentinel" => Ok(Kind::Sentinel),
+        "redis-cluster" | "rediss-cluster" => Ok(Kind::Cluster),
+        _ => Err(format!(
+            "`{scheme}://` is not a scheme for a store; use `redis://`, `rediss://`, `redis-sentinel://`, \
+             `redis-cluster://` or `unix:`"
+        )),
+    }
+}
+
+/// Reads the login at the Sentinels, which is apart from that at the master.
+pub(super) fn read_sentinel_login(options: Vec<UrlOption<'_>>) -> Result<Login, String> {
+    let mut login = Login::default();
+    for UrlOption { name, value } in options {
+        match name {
+            "sentinel_user" => login.user = Some(value),
+            "sentinel_password" => login.password = Some(value),
+            _ => return Err(unknown_option(name)),
+        }
+    }
+    if login.user.is_some() && login.password.is_none() {
+        return Err("it names a `sentinel_user` and no `sentinel_password`".into());
+    }
+    Ok(login)
+}
+
 pub(super) fn read_endpoints(hosts: &str, kind: Kind) -> Result<Vec<Endpoint>, String> {
     let default = if kind == Kind::Sentinel { SENTINEL_PORT } else { PORT };
     let endpoints = hosts.split(',').map(|host| read_endpoint(host, default));
@@ -35,6 +64,15 @@ pub(super) fn read_endpoints(hosts: &str, kind: Kind) -> Result<Vec<Endpoint>, S
         return Err(format!("it names more than {MOST_SERVERS} servers"));
     }
     Ok(endpoints)
+}
+
+/// The server of a URL that names one alone.
+pub(super) fn the_only(mut endpoints: Vec<Endpoint>) -> Result<Endpoint, String> {
+    if endpoints.len() > 1 {
+        let why = "it names several servers; `redis-cluster://` and `redis-sentinel://` do";
+        return Err(why.into());
+    }
+    Ok(endpoints.remove(0))
 }
 
 fn read_endpoint(text: &str, default: u16) -> Result<Endpoint, String> {
@@ -62,13 +100,8 @@ fn read_endpoint(text: &str, default: u16) -> Result<Endpoint, String> {
 }
 
 pub(super) fn read_database(text: &str) -> Result<Option<u8>, String> {
-    match text {
-        "" => Ok(None),
-        _ => match text.parse() {
-            Ok(number) => Ok(Some(number)),
-            Err(_) => Err("the number of the database is not one from 0 to 255".into()),
-        },
-    }
+    let number = (!text.is_empty()).then(|| text.parse()).transpose();
+    number.map_err(|_| "the number of the database is not one from 0 to 255".into())
 }
 
 pub(super) fn read_options(text: &str) -> Result<Vec<UrlOption<'_>>, String> {
