@@ -113,12 +113,7 @@ impl ConfigReader {
             self.check_parameters(&section, rule, &used, limiters);
         }
         if let Some(upstream) = upstream.map(|upstream| &upstreams[upstream]) {
-            let is_new = |charge: &&Charge| used.iter().all(|own| own.limiter != charge.limiter);
-            let others: Vec<_> = upstream.limiters.iter().filter(is_new).cloned().collect();
-            used.extend(others);
-            let is_new = |name: &&String| !missing.contains(name);
-            let others: Vec<_> = upstream.missing.iter().filter(is_new).cloned().collect();
-            missing.extend(others);
+            add_limiters_of(upstream, &mut used, &mut missing);
         }
         let charged = Charged { charges: &used, is_incomplete: !missing.is_empty(), limiters };
         let max_wait = self.wait(&section, "max_wait", &charged).unwrap_or_default();
@@ -259,6 +254,20 @@ fn tightest<'a>(limiters: impl Iterator<Item = &'a LimiterConfig>) -> Option<Rat
         let pace = |one: &Rate, other: &Rate| u128::from(one.count) * other.period.as_micros();
         pace(a, b).cmp(&pace(b, a)).then(a.period.cmp(&b.period))
     })
+}
+
+/// Adds the limiters of its upstream to those of a route.
+fn add_limiters_of(upstream: &Upstream, used: &mut Vec<Charge>, missing: &mut Vec<String>) {
+    for charge in &upstream.limiters {
+        if used.iter().all(|own| own.limiter != charge.limiter) {
+            used.push(charge.clone());
+        }
+    }
+    for name in upstream.missing.iter() {
+        if !missing.contains(name) {
+            missing.push(name.clone());
+        }
+    }
 }
 
 pub(super) fn route_name(text: &str) -> Result<String, &'static str> {
