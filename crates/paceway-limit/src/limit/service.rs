@@ -150,7 +150,7 @@ enum Woken<R> {
 }
 
 /// The state of a call after an event.
-enum Step<R> {
+enum NextStep<R> {
     /// It can be made.
     Ready(Reservation, R),
     /// It waits on, with this reservation.
@@ -213,12 +213,12 @@ async fn wait<C: Caller, M: Callee<Error = C::Error>>(
                 let lead = callee.lead();
                 let woken = wake(caller, callee, &reservation, lead).await?;
                 match step(caller, callee, reservation, woken, lead).await? {
-                    Step::Ready(reservation, ready) => return Ok((reservation, ready)),
-                    Step::Waits(reservation) => {
+                    NextStep::Ready(reservation, ready) => return Ok((reservation, ready)),
+                    NextStep::Waits(reservation) => {
                         admission = Admission::Granted(reservation);
                         continue;
                     }
-                    Step::Asked(answer) => answer,
+                    NextStep::Asked(answer) => answer,
                 }
             }
             Admission::Queued(waiter) => {
@@ -259,16 +259,16 @@ async fn step<C: Caller, M: Callee<Error = C::Error>>(
     mut reservation: Reservation,
     woken: Woken<M::Ready>,
     lead: Duration,
-) -> Result<Step<M::Ready>, C::Error> {
-    Ok(Step::Asked(match woken {
+) -> Result<NextStep<M::Ready>, C::Error> {
+    Ok(NextStep::Asked(match woken {
         Woken::NearOpening(opening) if !reservation.takes_turns() => {
             let moving = reservation.move_up(opening, caller.renewed(), lead);
             match Box::pin(moving).await {
                 Moved::Up(earlier) => {
                     caller.moved(&earlier);
-                    return Ok(Step::Waits(earlier));
+                    return Ok(NextStep::Waits(earlier));
                 }
-                Moved::Stays(reservation) => return Ok(Step::Waits(reservation)),
+                Moved::Stays(reservation) => return Ok(NextStep::Waits(reservation)),
                 Moved::Unknown(store, checks) => {
                     let checks = caller.renewed().unwrap_or(checks);
                     ask(&store, &checks, caller.left()).await
@@ -281,7 +281,7 @@ async fn step<C: Caller, M: Callee<Error = C::Error>>(
                 if reservation.at < was {
                     caller.moved(&reservation);
                 }
-                return Ok(Step::Waits(reservation));
+                return Ok(NextStep::Waits(reservation));
             }
             Box::pin(reservation.ask_again(caller.renewed(), caller.left())).await
         }
@@ -296,7 +296,7 @@ async fn step<C: Caller, M: Callee<Error = C::Error>>(
             Box::pin(reservation.ask_again(caller.renewed(), caller.left())).await
         }
         Woken::Ready(ready) if reservation.is_complete() => {
-            return Ok(Step::Ready(reservation, ready));
+            return Ok(NextStep::Ready(reservation, ready));
         }
         Woken::Ready(ready) => {
             callee.put_back(ready);
