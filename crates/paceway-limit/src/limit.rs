@@ -26,7 +26,7 @@ pub use layer::{LimitLayer, LimitService};
 pub use limited_call::LimitedCall;
 pub use limiter::{AcquireError, Limiter};
 pub use pace_layer::{PaceError, PaceLayer, PaceService};
-pub use reservation::Reservation;
+pub use reservation::{LeasedPermit, Reservation};
 pub use rule::{Limit, RuleError, WithoutStore};
 pub use service::{AlwaysReady, Callee, Caller, lead, pace};
 pub use settlement::{Settled, Settlement};

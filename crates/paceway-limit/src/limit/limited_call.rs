@@ -40,8 +40,9 @@ pub struct LimitedCall<'a> {
     permits: u32,
     /// A key and a cost for each limit, in their order.
     demands: SmallVec<[(Option<String>, Option<u32>); 2]>,
-    /// The tenant and the priority at limits that are shared fairly.
-    turn: (Option<Arc<str>>, Priority),
+    /// The tenant at limits that are shared fairly.
+    tenant: Option<Arc<str>>,
+    priority: Priority,
     wrong: Option<AcquireError>,
 }
 
@@ -57,8 +58,8 @@ pub(super) struct Asked {
 impl<'a> LimitedCall<'a> {
     pub(super) fn new(limiter: &'a Limiter) -> Self {
         let demands = limiter.limits.iter().map(|_| (None, None)).collect();
-        let turn = (None, Priority::Normal);
-        Self { limiter, permits: 1, demands, turn, wrong: None }
+        let priority = Priority::Normal;
+        Self { limiter, permits: 1, demands, tenant: None, priority, wrong: None }
     }
 
     /// The cost for each rate without a [`cost`](Self::cost) of its own: 1 unless declared.
@@ -84,12 +85,12 @@ impl<'a> LimitedCall<'a> {
     /// The tenant whose turn the call takes at limits with [`Limit::fair`](crate::Limit::fair), such as a customer or a job.
     /// Calls without one are a tenant together. At most 128 bytes of the name count.
     pub fn tenant(self, tenant: impl Into<Arc<str>>) -> Self {
-        Self { turn: (Some(tenant.into()), self.turn.1), ..self }
+        Self { tenant: Some(tenant.into()), ..self }
     }
 
     /// The priority of the call at limits with [`Limit::fair`](crate::Limit::fair); [`Priority::Normal`] unless declared.
     pub fn priority(self, priority: Priority) -> Self {
-        Self { turn: (self.turn.0, priority), ..self }
+        Self { priority, ..self }
     }
 
     fn set(mut self, limit: &str, set: impl FnOnce(&mut (Option<String>, Option<u32>))) -> Self {
@@ -178,9 +179,9 @@ impl<'a> LimitedCall<'a> {
                 0 if *cost == Some(0) => continue,
                 cost if !(1..=limit.most).contains(&cost) => return Err(impossible()),
                 cost => {
-                    let (max_wait, turn) =
-                        (self.limiter.max_wait, (self.turn.0.as_ref(), self.turn.1));
-                    checks.push(limit.check(key.as_deref(), cost, max_wait, turn));
+                    let (max_wait, tenant) = (self.limiter.max_wait, self.tenant.as_ref());
+                    let key = key.as_deref();
+                    checks.push(limit.check(key, cost, max_wait, tenant, self.priority));
                     limits.push(limit.name.clone());
                 }
             }

@@ -68,7 +68,8 @@ impl Planned {
         key: Option<&str>,
         cost: i64,
         max_wait: Duration,
-        (tenant, priority): (Option<&Arc<str>>, Priority),
+        tenant: Option<&Arc<str>>,
+        priority: Priority,
     ) -> Check {
         let turn = |weights: &HashMap<Arc<str>, i64>| {
             let tenant = tenant.cloned().unwrap_or_else(|| NO_TENANT.into());
