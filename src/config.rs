@@ -44,7 +44,7 @@ pub use settings::{AccessLog, Config, EventFormat, Route, StoreConfig, Upstream}
 pub use throttle::{PausedLimiters, RetryConfig, ThrottleConfig};
 pub use traces::{CollectorUrl, OtlpProtocol, SampleRatio, TracingConfig};
 pub use unit::Rate;
-pub(crate) use unit::duration;
+pub(crate) use unit::{duration, rate};
 
 use mistake::unreadable;
 use std::{cell::RefCell, collections::BTreeSet, io, path::Path};
