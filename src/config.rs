@@ -31,7 +31,7 @@ mod yaml;
 pub use admin::{AdminConfig, AdminRead, AdminToken};
 pub use edits::ConfigEdit;
 pub use fair::{FairSharing, PRIORITIES, PriorityRule, priority_name};
-pub use http::{ClientLimits, Limits, ServerTls};
+pub use http::{AnswerForm, ClientLimits, Limits, ServerTls};
 pub use limit_row::LimitRow;
 pub use limiter::{AutoRule, Charge, FailurePolicy, LimiterConfig, Mode, Scope};
 pub use limits_from::{DatabaseKind, DatabaseUrl, LimitsFrom, MissingLimiter};

@@ -4,7 +4,7 @@
 use super::LimiterPlan;
 use crate::{
     algorithm::fair::Priority,
-    config::{self, Charge, Config, Mode, PriorityRule, Rate},
+    config::{self, AnswerForm, Charge, Config, Mode, PriorityRule, Rate},
     key::{Parts, Template, TrueCost},
     store::{Check, Checks},
     upstream::headers::Rules,
@@ -50,6 +50,8 @@ pub(crate) struct RoutePolicy {
     pub(crate) max_waiting: usize,
     /// Whether every answer says what its limiter has left.
     pub(crate) tells_quota: bool,
+    /// The form of the gateway's own answers.
+    pub(crate) answers: AnswerForm,
 }
 
 /// A limiter that can never give what is asked for, and why.
@@ -73,6 +75,7 @@ struct PolicyKey<'a> {
     max_wait_cap: Duration,
     max_waiting: usize,
     tells_quota: bool,
+    answers: AnswerForm,
 }
 
 // === impl RoutePolicy ===
@@ -166,6 +169,7 @@ impl RoutePolicy {
             max_wait_cap: route.max_wait_cap,
             max_waiting: route.max_waiting,
             tells_quota: route.tells_quota,
+            answers: route.answers,
         }
     }
 
@@ -302,6 +306,7 @@ impl RoutePolicy {
             max_wait_cap: self.max_wait_cap,
             max_waiting: self.max_waiting,
             tells_quota: self.tells_quota,
+            answers: self.answers,
         }
     }
 
@@ -374,6 +379,7 @@ impl<'a> PolicyKey<'a> {
             max_waiting,
             headers,
             tells_quota,
+            answers,
         } = route;
         Self {
             limiters,
@@ -386,6 +392,7 @@ impl<'a> PolicyKey<'a> {
             max_wait_cap: *max_wait_cap,
             max_waiting: *max_waiting,
             tells_quota: *tells_quota,
+            answers: *answers,
         }
     }
 }
