@@ -34,10 +34,10 @@ impl Failure {
     /// Returns the response in the form that the clients of a route understand; `id` is that of the request.
     pub fn response_as(&self, form: AnswerForm, id: &HeaderValue) -> Response<Bytes> {
         let mut response = self.response();
-        if form == AnswerForm::Problem || response.body().is_empty() {
+        let Some(body) = self.body_as(form, id).filter(|_| !response.body().is_empty()) else {
             return response;
-        }
-        *response.body_mut() = self.body_as(form, id).to_string().into();
+        };
+        *response.body_mut() = body.to_string().into();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, JSON);
         if let Some(retry_after) = self.retry_after() {
@@ -72,21 +72,22 @@ impl Failure {
         }
     }
 
-    fn body_as(&self, form: AnswerForm, id: &HeaderValue) -> Value {
+    /// The body in another form than that of a problem.
+    fn body_as(&self, form: AnswerForm, id: &HeaderValue) -> Option<Value> {
         let (status, name, title) = self.row();
         let names = ErrorNames::of(status);
-        let message = format!("{title}: {}", self.detail());
+        let message = || format!("{title}: {}", self.detail());
         let retry_after = self.retry_after();
         let is_limit = status == StatusCode::TOO_MANY_REQUESTS;
-        match form {
-            AnswerForm::Problem => Value::Null,
+        Some(match form {
+            AnswerForm::Problem => return None,
             AnswerForm::OpenAi => {
                 let code = if is_limit { names.openai } else { name };
-                json!({ "error": { "message": message, "type": names.openai, "param": null, "code": code } })
+                json!({ "error": { "message": message(), "type": names.openai, "param": null, "code": code } })
             }
             AnswerForm::Anthropic => json!({
                 "type": "error",
-                "error": { "type": names.anthropic, "message": message },
+                "error": { "type": names.anthropic, "message": message() },
                 "request_id": String::from_utf8_lossy(id.as_bytes()),
             }),
             AnswerForm::Google => {
@@ -98,14 +99,14 @@ impl Failure {
                 });
                 let details: Vec<_> = details.into_iter().collect();
                 let code = status.as_u16();
-                json!({ "error": { "code": code, "message": message, "status": names.google, "details": details } })
+                json!({ "error": { "code": code, "message": message(), "status": names.google, "details": details } })
             }
             AnswerForm::GitHub => {
                 // Octokit waits as long as `Retry-After` says if it reads these words, and otherwise up to two seconds longer.
                 let start =
                     if is_limit { "You have exceeded a secondary rate limit. " } else { "" };
                 json!({
-                    "message": format!("{start}{message}"),
+                    "message": format!("{start}{}", message()),
                     "documentation_url": GITHUB_PAGE,
                     "status": status.as_str(),
                 })
@@ -115,9 +116,9 @@ impl Failure {
                 if let Some(retry_after) = retry_after {
                     extensions["retryAfter"] = whole_seconds(retry_after).into();
                 }
-                json!({ "errors": [{ "message": message, "extensions": extensions }], "data": null })
+                json!({ "errors": [{ "message": message(), "extensions": extensions }], "data": null })
             }
-        }
+        })
     }
 }
 

@@ -27,9 +27,18 @@ def google(retries):
     return lambda: client.models.generate_content(model="m", contents="hello")
 
 
+def graphql(retries):
+    from gql.transport.httpx import HTTPXTransport
+
+    client = sdk.Client(transport=HTTPXTransport(url=f"{url}/graphql"))
+    return lambda: client.execute(sdk.gql("{ a }"))
+
+
 # An SDK takes seconds to load, which are no part of a call.
-sdk = importlib.import_module("google.genai" if vendor == "google" else vendor)
-calls = [{"openai": openai, "anthropic": anthropic, "google": google}[vendor](int(most)) for most in retries]
+module = {"google": "google.genai", "graphql": "gql"}.get(vendor, vendor)
+sdk = importlib.import_module(module)
+client = {"openai": openai, "anthropic": anthropic, "google": google, "graphql": graphql}[vendor]
+calls = [client(int(most)) for most in retries]
 for call in calls:
     started = time.monotonic()
     ended = {"error": None}
@@ -37,7 +46,7 @@ for call in calls:
         call()
     except Exception as error:
         kinds = [kind.__name__ for kind in type(error).__mro__]
-        fields = ["message", "status_code", "code", "type", "status", "request_id", "details"]
+        fields = ["message", "status_code", "code", "type", "status", "request_id", "details", "errors"]
         named = {name: getattr(error, name, None) for name in fields}
         ended = {"error": kinds[0], "kinds": kinds, **named}
     print(json.dumps({**ended, "seconds": time.monotonic() - started}, default=str), flush=True)

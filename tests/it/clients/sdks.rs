@@ -1,4 +1,5 @@
-//! The gateway's own answers as the SDKs of vendors understand them: their error classes, and the waits of their own retries.
+//! The gateway's own answers as the SDKs of vendors and a GraphQL client understand them: their error classes, and the waits of
+//! their own retries.
 
 use super::{node, python, run};
 use crate::support::{Gateway, Reply, Upstream, reply};
@@ -10,7 +11,7 @@ const JSON: (&str, &str) = ("Content-Type", "application/json");
 /// An answer that each of the SDKs takes for one of its vendor.
 const ANSWER: &str = r#"{"id": "a", "object": "chat.completion", "created": 1, "model": "m", "choices": [], "type": "message",
     "role": "assistant", "content": [], "stop_reason": "end_turn", "usage": {"input_tokens": 1, "output_tokens": 1},
-    "candidates": []}"#;
+    "candidates": [], "data": {"a": 1}}"#;
 
 /// A gateway with this limiter before a vendor, whose answers it gives itself where it refuses.
 async fn before(vendor: &str, limiter: &str, answer: fn() -> Reply) -> (Upstream, Gateway) {
@@ -50,6 +51,7 @@ async fn refusals(gateway: &Gateway) -> f64 {
 #[case::anthropic("anthropic", "RateLimitError", json!({ "status_code": 429 }))]
 #[case::google("google", "ClientError", json!({ "code": 429, "status": "RESOURCE_EXHAUSTED" }))]
 #[case::github("github", "HttpError", json!({ "status": 429 }))]
+#[case::graphql("graphql", "TransportQueryError", json!({}))]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_is_the_rate_limit_error_of_the_sdk(
     #[case] vendor: &str,
@@ -64,8 +66,12 @@ async fn a_refusal_is_the_rate_limit_error_of_the_sdk(
     for (key, value) in expected.as_object().expect("fields") {
         assert_eq!(&raised[key], value, "{key} of {raised}");
     }
-    let message = raised["message"].as_str().expect("a message");
+    let message = raised["message"].as_str().or(raised["errors"][0]["message"].as_str());
+    let message = message.expect("a message");
     assert!(message.contains("the limiter `calls` has no slot"), "{message}");
+    if vendor == "graphql" {
+        assert_eq!(raised["errors"][0]["extensions"]["code"], "RATE_LIMITED", "{raised}");
+    }
     assert_eq!(refusals(&gateway).await, 1.0);
 }
 
