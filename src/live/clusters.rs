@@ -72,6 +72,7 @@ fn connects_as(one: &config::Upstream, other: &config::Upstream) -> bool {
         limiters: _,
         missing: _,
         throttle: _,
+        answers: _,
     } = one;
     (name, targets, timeouts, pool_size, http2, tls, health)
         == (

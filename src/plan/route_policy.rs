@@ -4,7 +4,7 @@
 use super::{LimiterPlan, counters::CountedRoute};
 use crate::{
     algorithm::fair::Priority,
-    config::{self, Charge, Config, Mode, PriorityRule, Rate},
+    config::{self, AnswerForm, Charge, Config, Mode, PriorityRule, Rate},
     key::{Parts, Template, TrueCost},
     store::{Check, Checks},
     upstream::headers::Rules,
@@ -49,6 +49,8 @@ pub(crate) struct RoutePolicy {
     pub(crate) max_waiting: usize,
     /// Whether every answer says what its limiter has left.
     pub(crate) tells_quota: bool,
+    /// The form of the gateway's own answers.
+    pub(crate) answers: AnswerForm,
 }
 
 /// The owner of a check, by indices.
@@ -94,6 +96,7 @@ struct PolicyKey<'a> {
     max_wait_cap: Duration,
     max_waiting: usize,
     tells_quota: bool,
+    answers: AnswerForm,
 }
 
 // === impl RoutePolicies ===
@@ -192,6 +195,7 @@ impl RoutePolicy {
             max_wait_cap: route.max_wait_cap,
             max_waiting: route.max_waiting,
             tells_quota: route.tells_quota,
+            answers: route.answers,
         }
     }
 
@@ -331,6 +335,7 @@ impl RoutePolicy {
             max_wait_cap: self.max_wait_cap,
             max_waiting: self.max_waiting,
             tells_quota: self.tells_quota,
+            answers: self.answers,
         }
     }
 
@@ -403,6 +408,7 @@ impl<'a> PolicyKey<'a> {
             max_waiting,
             headers,
             tells_quota,
+            answers,
         } = route;
         Self {
             limiters,
@@ -415,6 +421,7 @@ impl<'a> PolicyKey<'a> {
             max_wait_cap: *max_wait_cap,
             max_waiting: *max_waiting,
             tells_quota: *tells_quota,
+            answers: *answers,
         }
     }
 }

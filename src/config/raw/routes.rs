@@ -151,6 +151,7 @@ impl ConfigReader {
             max_waiting: self.read_or_default(&section, "max_waiting"),
             headers,
             tells_quota: self.tells_quota(&section).unwrap_or(tells_quota),
+            answers: self.read(&section, "answers").unwrap_or(upstreams[upstream?].answers),
         })
     }
 
