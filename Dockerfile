@@ -6,8 +6,8 @@ COPY . .
 # The caches keep the compiled dependencies between builds; the files that are copied out of them stay in the layer.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
-    cargo build --release --locked --bin paceway \
-    && install -D target/release/paceway /out/paceway \
+    cargo build --profile dist --locked --bin paceway \
+    && install -D target/dist/paceway /out/paceway \
     && strip /out/paceway
 
 # glibc, the certificate authorities and a user without rights; no shell.

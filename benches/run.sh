@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `make bench` and `make instructions`: builds the gateway and the program that measures it, and starts that. `bench`
-# measures the users' build (profile `profiling`: the release build with line tables); `gate` counts a build that takes
+# measures the build of packages (profile `profiling`: `dist` with line tables); `gate` counts a build that takes
 # less time (profile `counted`: without optimization across crates).
 #   benches/run.sh bench             ROUNDS, DURATION (seconds of load in a round) and ONLY (some parts) can be set
 #   benches/run.sh gate [record]     compares user instructions per request with benches/instructions.txt, or records them

@@ -1,6 +1,7 @@
 //! Every response that the gateway makes itself: one table from the failure to the status, problem and headers (RFC 9457
 //! problems; RateLimit fields of draft-ietf-httpapi-ratelimit-headers-10).
 
+pub mod form;
 pub mod grpc;
 
 use crate::{

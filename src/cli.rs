@@ -6,7 +6,9 @@ mod check;
 mod config_file;
 mod demo;
 mod explain;
+mod flags;
 mod health;
+mod init;
 mod log;
 mod man;
 mod reload;
@@ -25,6 +27,7 @@ use change::ChangeArgs;
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 use explain::ExplainArgs;
+use run::RunArgs;
 use serde_json::{Value, json};
 use std::{
     io::Write,
@@ -42,11 +45,12 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the gateway.
-    Run {
-        /// The configuration [default: paceway.yaml, then config/paceway.yaml].
-        #[arg(long, short, value_name = "FILE")]
-        config: Option<PathBuf>,
+    /// Run the gateway, with a configuration or without one: `run --upstream URL --limit 5/s`.
+    Run(Box<RunArgs>),
+    /// Print the tested configuration of a vendor, or list the vendors.
+    Init {
+        /// The vendor, such as `github`.
+        vendor: Option<String>,
     },
     /// Check configurations: print all mistakes, or a summary of each.
     Check {
@@ -146,7 +150,8 @@ pub fn main() -> ExitCode {
     let command = Args::parse().command;
     let json = command.prints_json();
     let done = match command {
-        Command::Run { config } => run::run(config.as_deref()),
+        Command::Run(args) => run::run(*args),
+        Command::Init { vendor } => init::init(vendor.as_deref()),
         Command::Check { files, offline, json } => check::check(&files, offline, json),
         Command::Explain(args) => explain::explain(&args),
         Command::Replay { file, log, json } => replay::replay(&file, &log, json),
@@ -201,7 +206,9 @@ impl Command {
             Self::Status(admin) | Self::Reload(admin) => admin.json,
             Self::Top { admin, .. } | Self::Resume { admin, .. } => admin.json,
             Self::Pause { change, .. } | Self::Set { change, .. } => change.prints_json(),
-            Self::Run { .. } | Self::Schema | Self::Demo { .. } | Self::Man => false,
+            Self::Run(_) | Self::Init { .. } | Self::Schema | Self::Demo { .. } | Self::Man => {
+                false
+            }
             Self::Completions { .. } => false,
         }
     }

@@ -31,7 +31,7 @@ mod yaml;
 pub use admin::{AdminConfig, AdminRead, AdminToken};
 pub use edits::ConfigEdit;
 pub use fair::{FairSharing, PRIORITIES, PriorityRule, priority_name};
-pub use http::{ClientLimits, Limits, ServerTls};
+pub use http::{AnswerForm, ClientLimits, Limits, ServerTls};
 pub use limit_row::LimitRow;
 pub use limiter::{AutoRule, Charge, FailurePolicy, LimiterConfig, Mode, Scope};
 pub use limits_from::{DatabaseKind, DatabaseUrl, LimitsFrom, MissingLimiter};
@@ -44,7 +44,7 @@ pub use settings::{AccessLog, Config, EventFormat, Route, StoreConfig, Upstream}
 pub use throttle::{PausedLimiters, RetryConfig, ThrottleConfig};
 pub use traces::{CollectorUrl, OtlpProtocol, SampleRatio, TracingConfig};
 pub use unit::Rate;
-pub(crate) use unit::duration;
+pub(crate) use unit::{duration, rate};
 
 use mistake::unreadable;
 use std::{cell::RefCell, collections::BTreeSet, io, path::Path};

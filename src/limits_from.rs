@@ -114,12 +114,13 @@ impl LimitsFollower {
         let missing = self.live.missing();
         if missing != self.missing {
             let limiters = missing.join(", ");
-            match missing.is_empty() {
-                true => tracing::info!("limits_from: all limiters that the file names are there"),
-                false => tracing::error!(
+            if missing.is_empty() {
+                tracing::info!("limits_from: all limiters that the file names are there");
+            } else {
+                tracing::error!(
                     limiters,
                     "limits_from: neither the file nor a row has these limiters; requests of their routes get 503"
-                ),
+                );
             }
             self.missing = missing;
         }

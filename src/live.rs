@@ -16,7 +16,7 @@ mod restart;
 pub(crate) mod supervisor;
 mod watcher;
 
-pub use clusters::clusters;
+pub use clusters::{FormerClusters, clusters};
 pub use effective::UnfitOverride;
 pub use error::{ReloadError, UnusableUpstream};
 pub use file::{ConfigFile, ReadFile};
@@ -186,9 +186,10 @@ impl Live {
         if is_new {
             self.swap(&mut changing, &before, config)?;
         }
-        let masked = match Arc::ptr_eq(&parts.file, &changing.parts.file) {
-            true => Vec::new(),
-            false => parts.masked(&changing.parts.file.config, &unfit),
+        let masked = if Arc::ptr_eq(&parts.file, &changing.parts.file) {
+            Vec::new()
+        } else {
+            parts.masked(&changing.parts.file.config, &unfit)
         };
         self.note_unfit(unfit, &parts.overrides);
         changing.parts = parts;
@@ -206,7 +207,7 @@ impl Live {
     ) -> Result<(), ReloadError> {
         let _runtime = self.runtime.enter();
         // All that can fail comes first.
-        let old = (&before.config, &*changing.clusters);
+        let old = FormerClusters { config: &before.config, clusters: &changing.clusters };
         let clusters = clusters(&config, &changing.sockets, Some(old))?;
         let certificates = self.certificates.of(&config.tls)?;
         let plan = Arc::new(before.next(config));

@@ -87,6 +87,24 @@ pub enum OverrideError {
     Store(#[from] StoreError),
 }
 
+/// An override that an operator sets.
+#[derive(Debug, Clone)]
+pub struct NewOverride {
+    /// Its values; the end follows from `span`.
+    pub change: Override,
+    /// How long it lasts.
+    pub span: Duration,
+}
+
+/// An override that is in use.
+#[derive(Debug, Clone)]
+pub struct OverrideInForce {
+    /// Its values.
+    pub change: Override,
+    /// The time that is left of it, µs.
+    pub left: Micros,
+}
+
 // === impl Overrides ===
 
 impl Overrides {
@@ -203,7 +221,7 @@ impl Overrides {
     pub async fn set(
         &self,
         limiter: Option<&str>,
-        new: Option<(Override, Duration)>,
+        new: Option<NewOverride>,
     ) -> Result<Option<Override>, OverrideError> {
         let asked = self.known.lock().now();
         let mut note = self.ask(None).await?;
@@ -212,9 +230,9 @@ impl Overrides {
             let lost = self.known.lock().later_than(&note, asked);
             let table = lost.or_else(|| OverrideTable::parse(text));
             let mut table = table.ok_or(OverrideError::Unreadable)?.without_ended(note.now);
-            let new = new.clone().map(|(new, span)| {
+            let new = new.clone().map(|NewOverride { change, span }| {
                 let until = note.now.saturating_add(whole(span));
-                Override { until, ..new }
+                Override { until, ..change }
             });
             let before = table.set(limiter, new.clone());
             if before.is_none() && new.is_none() {
@@ -253,12 +271,12 @@ impl Overrides {
         timeout(PATIENCE, asked).await.unwrap_or(Err(StoreError::Timeout))
     }
 
-    /// The override of a limiter, or of `limiting`, that is in use, with the time that is left of it in µs.
-    pub fn of(&self, limiter: Option<&str>) -> Option<(Override, Micros)> {
+    /// The override of a limiter, or of `limiting`, that is in use.
+    pub fn of(&self, limiter: Option<&str>) -> Option<OverrideInForce> {
         let known = self.known.lock();
-        let own = known.table.get(limiter)?;
-        let left = own.until - known.now();
-        (left > 0).then(|| (own.clone(), left))
+        let change = known.table.get(limiter)?;
+        let left = change.until - known.now();
+        (left > 0).then(|| OverrideInForce { change: change.clone(), left })
     }
 }
 

@@ -21,13 +21,14 @@ mod working_rate;
 
 pub(crate) use counters::LimiterCounters;
 pub use counters::WorkerCounters;
-pub(crate) use kept_reservations::{KEPT_FOR, KeptReservation, KeptReservations, release};
+pub(crate) use kept_reservations::{KEPT_FOR, KeptReservation, KeptReservations};
 pub use ledger::CountLedger;
 pub use limiter_plan::LimiterPlan;
 pub use recent::{MOST_RECENT, RecentReason, RecentRequest, RecentRequests};
 pub(crate) use redact::Redactor;
 pub(crate) use remainders::{Consequence, HeardRemainder, Left, Remainders};
-pub(crate) use route_policy::{RoutePolicy, Unpayable};
+use route_policy::RoutePolicies;
+pub(crate) use route_policy::{CheckOwner, PolicyChecks, RoutePolicy, Unpayable};
 pub(crate) use service_counts::ServiceCounts;
 pub use shared_margin::{Observed, SharedMargin};
 pub(crate) use streaks::RefusalStreaks;
@@ -37,7 +38,7 @@ pub(crate) use waiting::{Waiting, WaitingCounts};
 pub use working_rate::{WorkingRate, per_second, rate_text, reason, slowest_per_second};
 
 use crate::{
-    algorithm::{Rule, fair::Priority},
+    algorithm::Rule,
     config::{self, Config, Mode},
     metrics::{RouteMetrics, UpstreamMetrics},
     route::Table,
@@ -138,15 +139,10 @@ impl Plan {
         let limiters: Vec<_> = (0..config.limiters.len())
             .map(|i| LimiterPlan::new(i, &config, names, previous))
             .collect();
-        let (policies, of_routes) = RoutePolicy::all(&config, &limiters);
-        let of_routes: Vec<_> = of_routes
-            .into_iter()
-            .zip(&config.routes)
-            .map(|(policy, route)| (policy, route.priority.fixed().unwrap_or(Priority::Normal)))
-            .collect();
+        let RoutePolicies { policies, counted } = RoutePolicies::new(&config, &limiters);
         let counters = |_| {
             let fixed = policies.iter().map(|policies| policies.fixed(&limiters)).collect();
-            WorkerCounters::new(&of_routes, fixed, limiters.len(), config.upstreams.len())
+            WorkerCounters::new(&counted, fixed, limiters.len(), config.upstreams.len())
         };
         let routes =
             config.routes.iter().map(|route| RouteMetrics::new(&route.name, Some(route.max_wait)));
@@ -156,7 +152,7 @@ impl Plan {
         let same_bound = before.filter(|before| before.config.limits.retry_bodies == bound);
         Self {
             counters: (0..config.workers.get()).map(counters).collect(),
-            services: ServiceCounts::all(&config, &of_routes),
+            services: ServiceCounts::all(&config, &counted),
             table: Table::new(&config.routes, config.paths),
             waiting: WaitingCounts::new(&config, previous),
             routes: routes.collect(),

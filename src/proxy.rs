@@ -49,7 +49,7 @@ use crate::{
     answer::Failure,
     config::{Config, Service},
     limit,
-    plan::{Plan, RoutePolicy, WorkerCounters},
+    plan::{CheckOwner, Plan, RoutePolicy, WorkerCounters},
     store::{Check, Store},
     upstream::{Pool, headers::HeaderFlags},
 };
@@ -157,7 +157,8 @@ impl Proxy {
     ) {
         for (i, check) in checks.iter().enumerate() {
             // A limiter with several rates has a check for each.
-            if let (limiter, 0) = policy.owner(indices.map_or(i, |indices| indices[i])) {
+            let owner = policy.owner(indices.map_or(i, |indices| indices[i]));
+            if let CheckOwner { limiter, rate: 0 } = owner {
                 let cost = u64::try_from(check.cost).unwrap_or_default();
                 self.counters().limiters[limiter].permits.fetch_add(cost, Relaxed);
             }

@@ -75,6 +75,14 @@ enum Child {
     Route(u32),
 }
 
+/// The parts of a request by which its route is found: its host is without port, and its path without query.
+#[derive(Clone, Copy)]
+struct AskedRoute<'r> {
+    method: &'r Method,
+    host: Option<&'r str>,
+    path: &'r str,
+}
+
 #[derive(Debug)]
 struct RouteCandidate {
     methods: Box<[Method]>,
@@ -117,9 +125,10 @@ impl Table {
                 PathRule::Descriptor => {}
                 PathRule::Template(template) => {
                     let trie = table.templates.get_or_insert_with(|| TemplateTrie::new().into());
-                    match folds {
-                        true => trie.add(&template.folded(), candidate),
-                        false => trie.add(template, candidate),
+                    if folds {
+                        trie.add(&template.folded(), candidate);
+                    } else {
+                        trie.add(template, candidate);
                     }
                 }
             }
@@ -211,9 +220,10 @@ impl Table {
 
     /// Finds the route for the normal form of a path; `host` is without port and `path` without query, as the client sent them.
     pub fn find(&self, method: &Method, host: Option<&str>, path: &str) -> Option<usize> {
-        match self.is_no_path(path) {
-            true => pick(&self.any, method, host),
-            false => self.find_reading(method, host, &self.paths.normal(path)),
+        if self.is_no_path(path) {
+            pick(&self.any, method, host)
+        } else {
+            self.find_reading(method, host, &self.paths.normal(path))
         }
     }
 
@@ -240,9 +250,8 @@ impl Table {
         if is_sure && self.folded.is_none() {
             return Ok(Some(own));
         }
-        let of = |paths: &Paths| {
-            self.covering(paths, (method, host, path), (own, &normal_form), &covers)
-        };
+        let asked = AskedRoute { method, host, path };
+        let of = |paths: &Paths| self.covering(paths, asked, own, &normal_form, &covers);
         if let Some(route) = of(&self.paths) {
             return Ok(Some(route));
         }
@@ -260,10 +269,12 @@ impl Table {
     fn covering(
         &self,
         paths: &Paths,
-        (method, host, path): (&Method, Option<&str>, &str),
-        (own, normal_form): (usize, &[u8]),
+        asked: AskedRoute<'_>,
+        own: usize,
+        normal_form: &[u8],
         covers: impl Fn(usize, usize) -> bool,
     ) -> Option<usize> {
+        let AskedRoute { method, host, path } = asked;
         let mut all = SmallVec::<[(usize, Captured<'_>); 4]>::new();
         let mut add = |route: Option<usize>, reading: &[u8]| {
             let Some(route) = route else { return };

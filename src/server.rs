@@ -43,6 +43,7 @@ use crate::{
     log, metrics,
     overrides::Overrides,
     plan::Plan,
+    store::StoreAdmin,
     trace::{self, TraceExporter, Tracer},
 };
 use admin_connections::AdminTimeouts;
@@ -54,6 +55,7 @@ use listeners::{Listeners, PortSockets};
 use phase::{LINGER, Phase};
 use source::StoreSource;
 use std::{
+    collections::HashMap,
     net::SocketAddr,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -87,6 +89,17 @@ pub struct Server {
     listen: SocketAddr,
     admin_address: SocketAddr,
     shares: Shares,
+}
+
+/// The end of the gateway: what its parts watch, and the workers that have ended.
+struct Shutdown {
+    /// The gateway is about to drain, which `/ready` shows.
+    stopping: Arc<AtomicBool>,
+    draining: Arc<AtomicBool>,
+    /// The instant at which the drain ends.
+    drain_end: Arc<OnceLock<Instant>>,
+    phase: watch::Sender<Phase>,
+    ends: mpsc::Receiver<Result<(), ServerError>>,
 }
 
 // === impl Server ===
@@ -131,128 +144,171 @@ impl Server {
     ///
     /// [`ServerError`] if the store, an upstream or certificates cannot be used, or a worker ends by itself.
     pub fn run(self) -> Result<(), ServerError> {
-        let main = new_runtime()?;
-        main.block_on(async move {
-            let shares = self.shares;
-            let (tracer, traces) = tracer(&self.file.config)?.unzip();
-            let plan = Plan::new(self.file.config.clone(), self.access_log).traced(tracer);
-            let plan = Arc::new(plan);
-            shares.log(plan.config.client.max_connections);
-            let (notifies, notified) = watch::channel(plan.is_notified());
-            let source = StoreSource::open(&plan, notified, Some(self.listen)).await?;
-            let parts = ConfigParts::of(self.file);
-            let live = Arc::new(Live::new(plan, parts, shares.upstreams, notifies)?);
-            let mut limits = LimitsFollower::new(live.clone());
-            limits.load().await;
-            tokio::spawn(limits.follow());
-            let draining = Arc::new(AtomicBool::new(false));
-            let hangups = signal(SignalKind::hangup()).map_err(system)?;
-            tokio::spawn(watch_file(live.clone(), hangups));
-            // Before the workers start, so that no request is decided without the overrides.
-            let store = source.with_recovery(live.levels()).await?;
-            let overrides = Overrides::begin(live.clone(), store.clone()).await;
-            let stopping = Arc::new(AtomicBool::new(false));
-            let Listeners { data, admin: admin_socket, services } = self.listeners;
-            let addresses = services.iter().filter_map(|(service, port)| {
-                Some((*service, port.sockets.first()?.local_addr().ok()?))
-            });
-            let addresses: Vec<_> = addresses.collect();
-            let windows = WindowBudget::default();
-            let connections = Arc::new(ConnectionLimit::new(shares.clients, windows.clone()));
-            let of_services = Arc::new(ConnectionLimit::new(shares.services, windows));
-            let (phase, phases) = watch::channel(Phase::Running);
-            let drain_end = Arc::new(OnceLock::new());
-            let (ended, mut ends) = mpsc::channel(1);
-            let services = services.into_iter().map(|(service, port)| (Some(service), port));
-            let ports = [(None, data)].into_iter().chain(services);
-            // Before the first client: a signal that comes before this ends the process at once.
-            let stop = shutdown_signal()?;
-            let mut runtimes = Vec::new();
-            for (number, ports) in of_workers(ports, live.plan().config.workers.get()) {
-                let worker = Worker {
-                    ports,
-                    live: live.clone(),
-                    number,
-                    source: source.clone(),
-                    connections: connections.clone(),
-                    of_services: of_services.clone(),
-                    turned_away: Arc::new(Semaphore::new(shares.turned_away)),
-                    draining: draining.clone(),
-                    phases: phases.clone(),
-                    drain_end: drain_end.clone(),
-                };
-                runtimes.push(start(worker, ended.clone())?);
+        new_runtime()?.block_on(self.serve())
+    }
+
+    async fn serve(self) -> Result<(), ServerError> {
+        let shares = self.shares;
+        let (tracer, traces) = tracer(&self.file.config)?.unzip();
+        let plan = Arc::new(Plan::new(self.file.config.clone(), self.access_log).traced(tracer));
+        shares.log(plan.config.client.max_connections);
+        let (notifies, notified) = watch::channel(plan.is_notified());
+        let source = StoreSource::open(&plan, notified, Some(self.listen)).await?;
+        let parts = ConfigParts::of(self.file);
+        let live = Arc::new(Live::new(plan, parts, shares.upstreams, notifies)?);
+        let mut limits = LimitsFollower::new(live.clone());
+        limits.load().await;
+        tokio::spawn(limits.follow());
+        let hangups = signal(SignalKind::hangup()).map_err(system)?;
+        tokio::spawn(watch_file(live.clone(), hangups));
+        // Before the workers start, so that no request is decided without the overrides.
+        let store = source.with_recovery(live.levels()).await?;
+        let overrides = Overrides::begin(live.clone(), store.clone()).await;
+        let Listeners { data, admin: admin_socket, services } = self.listeners;
+        let addresses = services.iter().filter_map(|(service, port)| {
+            Some((*service, port.sockets.first()?.local_addr().ok()?))
+        });
+        let addresses: HashMap<_, _> = addresses.collect();
+        let (ended, ends) = mpsc::channel(1);
+        let mut shutdown = Shutdown::new(ends);
+        let services = services.into_iter().map(|(service, port)| (Some(service), port));
+        let ports = [(None, data)].into_iter().chain(services);
+        // Before the first client: a signal that comes before this ends the process at once.
+        let stop = shutdown_signal()?;
+        let runtimes = start_workers(ports, &live, &source, shares, &shutdown, ended)?;
+        live.learn(&store).await;
+        spawn_reports(&live, &store, &source);
+        let admin = AdminParts {
+            live: live.clone(),
+            overrides,
+            store,
+            health: source.health(),
+            draining: shutdown.stopping.clone(),
+            runtimes,
+        };
+        let timeouts = AdminTimeouts::of(live.plan().config.client);
+        let pages = admin::router(admin);
+        let (most, phases) = (shares.admin, shutdown.phase.subscribe());
+        tokio::spawn(admin_connections::serve(admin_socket, pages, timeouts, most, phases));
+        log_listening(self.listen, self.admin_address, &addresses, &live);
+        supervisor::ready();
+        let signal = tokio::select! {
+            signal = stop => signal,
+            _ = shutdown.ends.recv() => return Err(ServerError::Worker),
+        };
+        tokio::spawn(stop_at_once(shutdown_signal()?));
+        shutdown.delay(&live, signal).await?;
+        let drained = shutdown.drain(&live, signal).await;
+        source.leave().await;
+        if let Some(traces) = traces {
+            traces.finish().await;
+        }
+        drained
+    }
+}
+
+// === impl Shutdown ===
+
+impl Shutdown {
+    fn new(ends: mpsc::Receiver<Result<(), ServerError>>) -> Self {
+        let (phase, _) = watch::channel(Phase::Running);
+        Self {
+            stopping: Arc::default(),
+            draining: Arc::default(),
+            drain_end: Arc::default(),
+            phase,
+            ends,
+        }
+    }
+
+    /// Shows that the gateway stops, and accepts clients for `shutdown_delay` yet.
+    async fn delay(&mut self, live: &Live, signal: &str) -> Result<(), ServerError> {
+        self.stopping.store(true, Relaxed);
+        supervisor::stopping();
+        let delay = live.plan().config.shutdown_delay;
+        if !delay.is_zero() {
+            let delay_s = delay.as_secs_f64();
+            tracing::info!(signal, delay_s, "stopping: clients are accepted during the delay");
+            tokio::select! {
+                () = sleep(delay) => {}
+                _ = self.ends.recv() => return Err(ServerError::Worker),
             }
-            drop(ended);
-            live.learn(&store).await;
-            let events = store.pauses().events();
-            tokio::spawn(pauses::report(live.clone(), store.clone(), events));
-            if let Some(health) = source.health() {
-                tokio::spawn(outages::report(health.clone()));
-                tokio::spawn(losses::report(live.clone(), store.clone(), health));
-            }
-            let admin = AdminParts {
-                live: live.clone(),
-                overrides,
-                store,
-                health: source.health(),
-                draining: stopping.clone(),
-                runtimes,
-            };
-            let timeouts = AdminTimeouts::of(live.plan().config.client);
-            let pages = admin::router(admin);
-            let most = shares.admin;
-            tokio::spawn(admin_connections::serve(admin_socket, pages, timeouts, most, phases));
-            let address = |of: Service| {
-                addresses
-                    .iter()
-                    .find(|(service, _)| *service == of)
-                    .map(|(_, at)| field::display(at))
-            };
-            tracing::info!(
-                listen = %self.listen,
-                admin = %self.admin_address,
-                forward_auth = address(Service::ForwardAuth),
-                envoy_rate_limit = address(Service::EnvoyRateLimit),
-                ext_authz = address(Service::ExtAuthz),
-                decisions = address(Service::Decisions),
-                workers = live.plan().config.workers,
-                version = env!("CARGO_PKG_VERSION"),
-                "listening"
-            );
-            supervisor::ready();
-            let signal = tokio::select! {
-                signal = stop => signal,
-                _ = ends.recv() => return Err(ServerError::Worker),
-            };
-            tokio::spawn(stop_at_once(shutdown_signal()?));
-            stopping.store(true, Relaxed);
-            supervisor::stopping();
-            let delay = live.plan().config.shutdown_delay;
-            if !delay.is_zero() {
-                let delay_s = delay.as_secs_f64();
-                tracing::info!(signal, delay_s, "stopping: clients are accepted during the delay");
-                tokio::select! {
-                    () = sleep(delay) => {}
-                    _ = ends.recv() => return Err(ServerError::Worker),
-                }
-            }
-            let limit = live.plan().config.drain_timeout;
-            tracing::info!(
-                signal,
-                waiting = live.plan().waiting(),
-                limit_s = limit.as_secs_f64(),
-                "the gateway drains"
-            );
-            draining.store(true, Relaxed);
-            let _ = drain_end.set(Instant::now() + limit);
-            let drained = drain(&phase, &mut ends, limit).await;
-            source.leave().await;
-            if let Some(traces) = traces {
-                traces.finish().await;
-            }
-            drained
-        })
+        }
+        Ok(())
+    }
+
+    /// Lets the workers drain for up to `drain_timeout`.
+    async fn drain(&mut self, live: &Live, signal: &str) -> Result<(), ServerError> {
+        let limit = live.plan().config.drain_timeout;
+        tracing::info!(
+            signal,
+            waiting = live.plan().waiting(),
+            limit_s = limit.as_secs_f64(),
+            "the gateway drains"
+        );
+        self.draining.store(true, Relaxed);
+        let _ = self.drain_end.set(Instant::now() + limit);
+        drain(&self.phase, &mut self.ends, limit).await
+    }
+}
+
+/// Starts a thread for each worker. Returns the metrics of their runtimes.
+fn start_workers(
+    ports: impl Iterator<Item = (Option<Service>, PortSockets)>,
+    live: &Arc<Live>,
+    source: &StoreSource,
+    shares: Shares,
+    shutdown: &Shutdown,
+    ended: mpsc::Sender<Result<(), ServerError>>,
+) -> Result<Vec<RuntimeMetrics>, ServerError> {
+    let windows = WindowBudget::default();
+    let connections = Arc::new(ConnectionLimit::new(shares.clients, windows.clone()));
+    let of_services = Arc::new(ConnectionLimit::new(shares.services, windows));
+    let workers = of_workers(ports, live.plan().config.workers.get()).map(|(number, ports)| {
+        let worker = Worker {
+            ports,
+            live: live.clone(),
+            number,
+            source: source.clone(),
+            connections: connections.clone(),
+            of_services: of_services.clone(),
+            turned_away: Arc::new(Semaphore::new(shares.turned_away)),
+            draining: shutdown.draining.clone(),
+            phases: shutdown.phase.subscribe(),
+            drain_end: shutdown.drain_end.clone(),
+        };
+        start(worker, ended.clone())
+    });
+    workers.collect()
+}
+
+fn log_listening(
+    listen: SocketAddr,
+    admin: SocketAddr,
+    services: &HashMap<Service, SocketAddr>,
+    live: &Live,
+) {
+    let address = |of: Service| services.get(&of).map(field::display);
+    tracing::info!(
+        %listen,
+        %admin,
+        forward_auth = address(Service::ForwardAuth),
+        envoy_rate_limit = address(Service::EnvoyRateLimit),
+        ext_authz = address(Service::ExtAuthz),
+        decisions = address(Service::Decisions),
+        workers = live.plan().config.workers,
+        version = env!("CARGO_PKG_VERSION"),
+        "listening"
+    );
+}
+
+/// Spawns the tasks that log and count what happens to limiters and the store.
+fn spawn_reports(live: &Arc<Live>, store: &Arc<dyn StoreAdmin>, source: &StoreSource) {
+    let events = store.pauses().events();
+    tokio::spawn(pauses::report(live.clone(), store.clone(), events));
+    if let Some(health) = source.health() {
+        tokio::spawn(outages::report(health.clone()));
+        tokio::spawn(losses::report(live.clone(), store.clone(), health));
     }
 }
 

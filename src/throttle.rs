@@ -148,12 +148,11 @@ impl ThrottleRules {
         if !has_readable_json(headers) || is_cached(headers) {
             return false;
         }
-        match self.when.iter().any(|condition| condition.is_met(status, headers, None)) {
-            true => {
-                let clock = UpstreamClock::new(None, Timestamp::UNIX_EPOCH);
-                named_by_head(headers, &clock).is_none()
-            }
-            false => self.when.iter().any(|condition| condition.asks_body(status, headers)),
+        if self.when.iter().any(|condition| condition.is_met(status, headers, None)) {
+            let clock = UpstreamClock::new(None, Timestamp::UNIX_EPOCH);
+            named_by_head(headers, &clock).is_none()
+        } else {
+            self.when.iter().any(|condition| condition.asks_body(status, headers))
         }
     }
 
@@ -175,10 +174,7 @@ impl ThrottleRules {
         let head = HeadQuotas::read(headers, self.style, &clock);
         let refusal = self.refusal(status, headers, body.as_ref(), &head, &clock);
         let points = body.as_ref().and_then(body::points);
-        let quotas = match self.learns {
-            true => head.reports().chain(points).collect(),
-            false => Vec::new(),
-        };
+        let quotas = if self.learns { head.reports().chain(points).collect() } else { Vec::new() };
         Heard { refusal, quotas }
     }
 
@@ -278,9 +274,10 @@ fn named_by_head(headers: &HeaderMap, clock: &UpstreamClock<'_>) -> Option<Named
 
 fn of_grpc(headers: &HeaderMap) -> Option<UpstreamRefusal> {
     let refusal = grpc::refusal(headers)?;
-    let status = match refusal.is_unavailable {
-        true => StatusCode::SERVICE_UNAVAILABLE,
-        false => StatusCode::TOO_MANY_REQUESTS,
+    let status = if refusal.is_unavailable {
+        StatusCode::SERVICE_UNAVAILABLE
+    } else {
+        StatusCode::TOO_MANY_REQUESTS
     };
     let source = if refusal.after.is_some() { TimeSource::Grpc } else { TimeSource::Default };
     // Both statuses say that the call was not processed: one without quota, the other with an invitation to come back.

@@ -19,9 +19,9 @@ fi
 case $target in *-musl) needs musl-gcc musl-tools ;; esac
 
 # With --target, the flags are those of the binary alone, and not of the macros that the compiler loads.
-RUSTFLAGS="${RUSTFLAGS:-} -C target-feature=+crt-static" CARGO_PROFILE_RELEASE_STRIP=symbols \
-  "${CARGO:-cargo}" build --release --locked --bin paceway --target "$target"
-built=$target_dir/$target/release/paceway
+RUSTFLAGS="${RUSTFLAGS:-} -C target-feature=+crt-static" CARGO_PROFILE_DIST_STRIP=symbols \
+  "${CARGO:-cargo}" build --profile dist --locked --bin paceway --target "$target"
+built=$target_dir/$target/dist/paceway
 is_static "$built"
 
 mkdir -p "$out/$target"

@@ -11,9 +11,9 @@ use crate::{
     answer::end,
     config::Mode,
     key, learn,
-    limit::{self, Admission},
+    limit::{self, Admission, LeasedPermit},
     plan::LimiterPlan,
-    services::permits::{self, LeasedPermit},
+    services::permits,
     store::{Answer, Check, Checks, Decision, Store, StoreError},
     suggest::suggest,
 };
@@ -26,7 +26,6 @@ use axum::{
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
-use tokio::time::Instant;
 
 /// The most names of limiters in an error.
 const MOST_NAMED: usize = 20;
@@ -49,6 +48,13 @@ pub(super) struct OptionalJson<T>(T);
 pub(super) struct Lease {
     key: Option<String>,
     lease: String,
+}
+
+/// The path of a page about one key of a limiter.
+#[derive(Debug, Deserialize)]
+pub(super) struct KeyPath {
+    name: String,
+    key: String,
 }
 
 /// The levels of the rates of a limiter; `None` if it has none that can be shown.
@@ -78,7 +84,7 @@ pub(super) async fn one(
 
 pub(super) async fn one_key(
     State(admin): State<Admin>,
-    Path((name, key)): Path<(String, String)>,
+    Path(KeyPath { name, key }): Path<KeyPath>,
 ) -> Result<Json<Value>> {
     let plan = admin.limiter(&name)?;
     let checks = checks(plan, Some(&key), 1)?;
@@ -117,7 +123,7 @@ pub(super) async fn reset(
 pub(super) async fn reset_key(
     State(admin): State<Admin>,
     Extension(operator): Extension<Operator>,
-    Path((name, key)): Path<(String, String)>,
+    Path(KeyPath { name, key }): Path<KeyPath>,
 ) -> Result<Json<Value>> {
     let plan = admin.limiter(&name)?;
     let reset = forget(&admin, &checks(plan, Some(&key), 1)?).await?;
@@ -149,10 +155,8 @@ pub(super) async fn acquire(
         let Decision { retry_after, bound_by, level, .. } = refusal;
         Json(permits::describe(&name, Some(retry_after), 0, limit(bound_by), level))
     };
-    if let Some((bound_by, until)) = admin.store.pauses().held(&checks) {
-        let left = until.saturating_duration_since(Instant::now()).as_micros();
-        let left = i64::try_from(left).unwrap_or(i64::MAX);
-        return Ok(refuse(Decision::paused(bound_by, left)));
+    if let Some(held) = admin.store.pauses().held(&checks) {
+        return Ok(refuse(Decision::paused(held.index, held.left())));
     }
     // The admin side has no queue for concurrency permits: a program that gets none asks again.
     let is_lease = checks.iter().any(Check::is_lease);
@@ -174,7 +178,7 @@ pub(super) async fn renew(
     body: std::result::Result<Json<Lease>, JsonRejection>,
 ) -> Result<Json<Value>> {
     let permit = admin.permit(&name, body?.0)?;
-    Ok(Json(permit.renew(&*admin.store).await?))
+    Ok(Json(permits::renew(permit, &*admin.store).await?))
 }
 
 pub(super) async fn release(
@@ -184,7 +188,7 @@ pub(super) async fn release(
 ) -> Result<Json<Value>> {
     let permit = admin.permit(&name, body?.0)?;
     let store: Arc<dyn Store> = admin.store.clone();
-    let released = permit.release(&store);
+    let released = permits::release(permit, &store);
     admin.store.flush().await;
     Ok(Json(released))
 }
@@ -212,7 +216,7 @@ impl Admin {
     }
 
     fn permit(&self, name: &str, Lease { key, lease }: Lease) -> Result<LeasedPermit> {
-        LeasedPermit::named(self.limiter(name)?, key.as_deref(), &lease).map_err(bad)
+        permits::find_permit(self.limiter(name)?, key.as_deref(), &lease).map_err(bad)
     }
 }
 
@@ -282,8 +286,8 @@ pub(super) fn pauses(admin: &Admin) -> impl Iterator<Item = (&LimiterPlan, f64)>
     let known = admin.store.pauses().all();
     admin.plan.limiters.iter().map(move |plan| {
         let own = known.iter().filter(|(state, _)| plan.key_in(state).is_some());
-        let held = admin.overrides.of(Some(&plan.limiter.name)).filter(|(own, _)| own.pause);
-        let left = own.map(|(_, pause)| pause.left()).chain(held.map(|(_, left)| left));
+        let held = admin.overrides.of(Some(&plan.limiter.name)).filter(|own| own.change.pause);
+        let left = own.map(|(_, pause)| pause.left()).chain(held.map(|own| own.left));
         let left = left.max().unwrap_or_default();
         (plan, left as f64 / 1e6)
     })

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     config::{Mode, duration},
-    overrides::{Override, OverrideError, Rates},
+    overrides::{NewOverride, Override, OverrideError, Rates},
     plan::LimiterPlan,
 };
 use axum::{
@@ -76,8 +76,9 @@ pub(super) async fn set(
     }
     let (span, reason) = (span_of(span)?, reason_of(reason)?);
     let by = operator.to_string();
-    let new = Override { rate, mode, pause, limiting: None, reason, by, until: 0 };
-    admin.overrides.set(Some(&name), Some((new, span))).await?;
+    let change = Override { rate, mode, pause, limiting: None, reason, by, until: 0 };
+    let new = NewOverride { change, span };
+    admin.overrides.set(Some(&name), Some(new)).await?;
     let set = admin.overrides.of(Some(&name));
     let set = set.map(|own| override_in_force(&admin, Some(&name), &own));
     Ok(Json(json!({ "limiter": name, "override": set })))
@@ -115,8 +116,9 @@ pub(super) async fn set_limiting(
     }
     let (span, reason) = (span_of(span)?, reason_of(reason)?);
     let (by, limiting) = (operator.to_string(), Some(limiting));
-    let new = Override { rate: None, mode: None, pause: false, limiting, reason, by, until: 0 };
-    admin.overrides.set(None, Some((new, span))).await?;
+    let change = Override { rate: None, mode: None, pause: false, limiting, reason, by, until: 0 };
+    let new = NewOverride { change, span };
+    admin.overrides.set(None, Some(new)).await?;
     let set = admin.overrides.of(None).map(|own| override_in_force(&admin, None, &own));
     // The plan of the request is the one before the change.
     Ok(Json(json!({ "limiting": admin.live.plan().config.limiting, "override": set })))

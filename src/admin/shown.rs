@@ -3,10 +3,10 @@
 use super::Admin;
 pub(super) use crate::services::permits::millis;
 use crate::{
-    algorithm::{Level, MAX_BUDGET, Micros},
+    algorithm::{Level, MAX_BUDGET, Micros, Rule},
     answer::{end, is_reason},
     config::{AutoRule, LimiterConfig, Mode, Rate},
-    overrides::{Override, Rates},
+    overrides::{OverrideInForce, Rates},
     plan::{LimiterPlan, WorkingRate, per_second, rate_text, reason},
     store::{Check, Share, StoreError},
 };
@@ -16,8 +16,15 @@ use std::{slice, sync::atomic::Ordering::Relaxed};
 /// Why a limiter is closed after a loss of states.
 pub(super) const LOST: &str = "the store has lost its states, or may have";
 
-/// Writes the part of a limiter's rule that is learned. A limiter with a key has a rate for each, and shows the first one.
-fn learned(state: &mut Value, limiter: &LimiterConfig, level: Option<Level>) {
+/// Writes the rates of a limiter, and the part of its rule that is learned. A limiter with a key learns a rate for each, and
+/// shows the first one.
+fn show_rates(state: &mut Value, limiter: &LimiterConfig, level: Option<Level>) {
+    let rates: Vec<_> = limiter.rates.iter().map(ToString::to_string).collect();
+    match &*rates {
+        [] => {}
+        [rate] => state["rate"] = rate.as_str().into(),
+        rates => state["rate"] = rates.into(),
+    }
     match (limiter.auto, limiter.rates.first()) {
         (Some(AutoRule::Rate { bounds, max }), Some(start)) => {
             let text = |rate| rate_text(rate, start);
@@ -66,55 +73,16 @@ pub(super) fn state(
         "scope": limiter.scope.name(),
         "waiting": plan.waiting.load(Relaxed),
     });
-    let rates: Vec<_> = limiter.rates.iter().map(ToString::to_string).collect();
-    match &*rates {
-        [] => {}
-        [rate] => state["rate"] = rate.as_str().into(),
-        rates => state["rate"] = rates.into(),
-    }
-    learned(&mut state, limiter, level.as_ref().and_then(|level| level.as_ref().ok()).copied());
-    if let Some(facts) = rule.as_rate().map(|rate| rate.facts()) {
-        if facts.burst.is_some() {
-            state["burst"] = limiter.capacity().into();
-        }
-        if facts.margin > 0 {
-            state["margin_ms"] = millis(facts.margin).into();
-        }
-        if facts.longest_wait < MAX_BUDGET {
-            state["longest_wait_ms"] = millis(facts.longest_wait).into();
-        }
-    }
-    if let Some(lease) = rule.lease() {
-        state["lease_ms"] = (lease / 1000).into();
-    }
-    if let Some(template) = &limiter.key {
-        state["key"] = template.text().into();
-    }
-    if let Some(fair) = &limiter.fair {
-        state["fair"] = json!({ "by": fair.by.text(), "weights": fair.weights.len() });
-    }
-    if limiter.has_turns {
-        state["turns"] = true.into();
-    }
-    if let Some((left, status)) = pause(admin, plan, checks, level.as_ref()) {
-        state["paused_ms"] = millis(left).into();
-        state["paused_until"] = end(left).into();
-        state["pause_reason"] = reason(status).into();
-    }
+    show_rates(&mut state, limiter, level.as_ref().and_then(|level| level.as_ref().ok()).copied());
+    show_rule(&mut state, limiter, rule);
+    show_pause(&mut state, admin, plan, checks, level.as_ref());
     show_working(&mut state, limiter.highest(), &each);
     if let Some(left) = closed(admin, checks, level.as_ref()) {
         state["closed_ms"] = millis(left).into();
         state["closed_until"] = end(left).into();
         state["closed_reason"] = LOST.into();
     }
-    if let Some(own) = admin.overrides.of(Some(&limiter.name)) {
-        if own.0.pause {
-            state["paused_ms"] = millis(own.1).into();
-            state["paused_until"] = end(own.1).into();
-            state["pause_reason"] = format!("an operator: {}", own.0.reason).into();
-        }
-        state["override"] = override_in_force(admin, Some(&limiter.name), &own);
-    }
+    show_override(&mut state, admin, &limiter.name);
     let has_level = level.is_some();
     match level {
         Some(Ok(level)) => {
@@ -143,14 +111,54 @@ pub(super) fn state(
     state
 }
 
-/// The time that is left of the pause of a limiter, µs, and the status that caused it (0: not known). The page of one bucket
-/// shows its own pause, as the store has it; that of a limiter with a key shows the longest pause that this gateway knows.
-fn pause(
+/// Writes what the configuration says of a limiter besides its rates.
+fn show_rule(state: &mut Value, limiter: &LimiterConfig, rule: &Rule) {
+    if let Some(facts) = rule.as_rate().map(|rate| rate.facts()) {
+        if facts.burst.is_some() {
+            state["burst"] = limiter.capacity().into();
+        }
+        if facts.margin > 0 {
+            state["margin_ms"] = millis(facts.margin).into();
+        }
+        if facts.longest_wait < MAX_BUDGET {
+            state["longest_wait_ms"] = millis(facts.longest_wait).into();
+        }
+    }
+    if let Some(lease) = rule.lease() {
+        state["lease_ms"] = (lease / 1000).into();
+    }
+    if let Some(template) = &limiter.key {
+        state["key"] = template.text().into();
+    }
+    if let Some(fair) = &limiter.fair {
+        state["fair"] = json!({ "by": fair.by.text(), "weights": fair.weights.len() });
+    }
+    if limiter.has_turns {
+        state["turns"] = true.into();
+    }
+}
+
+/// Writes the override of a limiter, if it has one.
+fn show_override(state: &mut Value, admin: &Admin, limiter: &str) {
+    if let Some(own) = admin.overrides.of(Some(limiter)) {
+        if own.change.pause {
+            state["paused_ms"] = millis(own.left).into();
+            state["paused_until"] = end(own.left).into();
+            state["pause_reason"] = format!("an operator: {}", own.change.reason).into();
+        }
+        state["override"] = override_in_force(admin, Some(limiter), &own);
+    }
+}
+
+/// Writes the pause of a limiter. The page of one bucket shows its own pause, as the store has it; that of a limiter with a
+/// key shows the longest pause that this gateway knows.
+fn show_pause(
+    state: &mut Value,
     admin: &Admin,
     plan: &LimiterPlan,
     checks: &[Check],
     level: Option<&Result<Level, StoreError>>,
-) -> Option<(Micros, u16)> {
+) {
     let pauses = admin.store.pauses();
     let known = match level {
         Some(_) => checks.iter().filter_map(|check| pauses.get(&check.key)).max_by_key(|p| p.until),
@@ -168,7 +176,11 @@ fn pause(
         Some(Ok(level)) if level.status > 0 => level.status,
         _ => known.map_or(0, |pause| pause.status),
     };
-    (left > 0).then_some((left, status))
+    if left > 0 {
+        state["paused_ms"] = millis(left).into();
+        state["paused_until"] = end(left).into();
+        state["pause_reason"] = reason(status).into();
+    }
 }
 
 /// The time in µs for which a limiter stays closed because the store has lost its states. The `level` of one bucket shows
@@ -189,7 +201,7 @@ pub(super) fn closed(
 pub(super) fn override_in_force(
     admin: &Admin,
     limiter: Option<&str>,
-    (own, left): &(Override, Micros),
+    OverrideInForce { change: own, left }: &OverrideInForce,
 ) -> Value {
     let mut shown = json!({
         "reason": own.reason,

@@ -71,13 +71,13 @@ fn token(file: &Path) -> Result<String, CommandError> {
         CommandError::usage(format!("error: --token: cannot read {}: {error}", file.display()))
     })?;
     let token = text.trim_end_matches(['\r', '\n']);
-    match !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        true => Ok(token.to_owned()),
-        false => Err(CommandError::usage(format!(
+    if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(CommandError::usage(format!(
             "error: --token: {} must hold the token and nothing else",
             file.display()
-        ))),
+        )));
     }
+    Ok(token.to_owned())
 }
 
 // === impl AdminClient ===
@@ -152,9 +152,10 @@ impl AdminClient {
         let text = text.with_context(|| format!("{} broke its answer off", self.admin))?;
         let page: Value = serde_json::from_str(&text).unwrap_or_default();
         if status.is_success() {
-            return match text.trim().is_empty() || !page.is_null() {
-                true => Ok(page),
-                false => Err(anyhow!("the answer of {} is no JSON: {text}", self.admin)),
+            return if text.trim().is_empty() || !page.is_null() {
+                Ok(page)
+            } else {
+                Err(anyhow!("the answer of {} is no JSON: {text}", self.admin))
             };
         }
         let detail = page["detail"].as_str().unwrap_or(text.trim());
@@ -191,11 +192,11 @@ impl AdminClient {
             if error.is_timeout() {
                 return anyhow!("no answer of {admin} within {PATIENCE:?}; {later}");
             }
-            let why = match error.is_connect() {
-                true => format!(
-                    "nothing answers on {admin}; is the gateway running, and is this its admin address (`admin`)?"
-                ),
-                false => format!("{admin} broke the connection off before it answered; {later}"),
+            let why = if error.is_connect() {
+                let hint = "is the gateway running, and is this its admin address (`admin`)?";
+                format!("nothing answers on {admin}; {hint}")
+            } else {
+                format!("{admin} broke the connection off before it answered; {later}")
             };
             anyhow!(error.without_url()).context(why)
         })
@@ -206,10 +207,7 @@ impl AdminClient {
 pub(super) fn segment(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     text.bytes()
-        .map(|byte| match plain(byte) {
-            true => char::from(byte).to_string(),
-            false => format!("%{byte:02X}"),
-        })
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
         .collect()
 }
 

@@ -17,13 +17,15 @@ pub(super) fn check(files: &[PathBuf], offline: bool, json: bool) -> Result<(), 
     let mut shown = Vec::new();
     for file in files {
         let name = config_file::name(file);
-        let checked = match offline {
-            false => config_file::load(file).map(|config| (config, BTreeSet::new())),
-            true => config_file::text(file).and_then(|text| Config::parse_offline(&text, &name)),
+        let checked = if offline {
+            config_file::text(file).and_then(|text| Config::parse_offline(&text, &name))
+        } else {
+            config_file::load(file).map(|config| (config, BTreeSet::new()))
         };
-        match json {
-            true => shown.push(as_json(&name, &checked)),
-            false => say(&name, &checked)?,
+        if json {
+            shown.push(as_json(&name, &checked));
+        } else {
+            say(&name, &checked)?;
         }
         mistakes.extend(checked.err());
     }
@@ -46,9 +48,10 @@ fn say(name: &str, checked: &Checked) -> Result<(), CommandError> {
         let _ = writeln!(std::io::stderr(), "{name}: warning: {warning}");
     }
     let unread: Vec<_> = unread.iter().map(String::as_str).collect();
-    let unread = match unread.is_empty() {
-        true => String::new(),
-        false => format!("; not read: {}", unread.join(", ")),
+    let unread = if unread.is_empty() {
+        String::new()
+    } else {
+        format!("; not read: {}", unread.join(", "))
     };
     print(&format!("{name}: ok: {}{unread}", config.summary()))
 }

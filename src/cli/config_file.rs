@@ -16,10 +16,7 @@ pub(super) fn is_stdin(file: &Path) -> bool {
 
 /// The name of the file in messages, `stdin` for `-`.
 pub(super) fn name(file: &Path) -> String {
-    match is_stdin(file) {
-        true => "stdin".into(),
-        false => file.display().to_string(),
-    }
+    if is_stdin(file) { "stdin".into() } else { file.display().to_string() }
 }
 
 pub(super) fn text(file: &Path) -> Result<String, ConfigError> {
@@ -37,8 +34,8 @@ pub(super) fn load(file: &Path) -> Result<Config, ConfigError> {
 fn read_stdin() -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     io::stdin().take(MOST + 1).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 > MOST {
-        true => Err(io::Error::other("it is larger than 64MiB")),
-        false => Ok(bytes),
+    if bytes.len() as u64 > MOST {
+        return Err(io::Error::other("it is larger than 64MiB"));
     }
+    Ok(bytes)
 }

@@ -47,20 +47,16 @@ struct TypedRequest {
 pub(super) fn explain(args: &ExplainArgs) -> Result<(), CommandError> {
     let (config, json) = (load(&args.file)?, args.json);
     let explanation = Explanation::of(&config, TypedRequest::of(args)?);
-    match json {
-        true => print_json(&serde_json::to_value(&explanation).map_err(anyhow::Error::new)?)?,
-        false => print(explanation.text().trim_end())?,
+    if json {
+        print_json(&serde_json::to_value(&explanation).map_err(anyhow::Error::new)?)?;
+    } else {
+        print(explanation.text().trim_end())?;
     }
-    match explanation.forwarded {
-        true => Ok(()),
-        false => Err(CommandError {
-            code: 1,
-            message: match json {
-                true => String::new(),
-                false => "the gateway does not forward this request".into(),
-            },
-        }),
+    if explanation.forwarded {
+        return Ok(());
     }
+    let message = if json { "" } else { "the gateway does not forward this request" };
+    Err(CommandError { code: 1, message: message.into() })
 }
 
 // === impl TypedRequest ===

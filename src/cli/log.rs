@@ -58,9 +58,10 @@ pub(super) fn start(
         Err(env::VarError::NotPresent) => targets("").map_err(CommandError::usage)?,
         Err(error) => return Err(CommandError::usage(format!("error: {VARIABLE}: {error}"))),
     };
-    let access = access.unwrap_or(match io::stdout().is_terminal() {
-        true => AccessLog::Text,
-        false => AccessLog::Json,
+    let access = access.unwrap_or(if io::stdout().is_terminal() {
+        AccessLog::Text
+    } else {
+        AccessLog::Json
     });
     // No request and no signal may wait for the reader of a log: lines beyond the bound of a sink are dropped.
     let [stdout, stderr] = [LogStream::Stdout.sink(), LogStream::Stderr.sink()];

@@ -19,9 +19,10 @@ pub(super) fn reload(args: &AdminArgs) -> Result<(), CommandError> {
         (!names.is_empty()).then(|| names.join(", "))
     };
     let (masked, keys) = (names("masked"), names("needs_restart"));
-    match answer["changed"] == true || masked.is_some() {
-        true => print(&format!("reloaded: {hash}"))?,
-        false => print(&format!("nothing has changed: {hash}"))?,
+    if answer["changed"] == true || masked.is_some() {
+        print(&format!("reloaded: {hash}"))?;
+    } else {
+        print(&format!("nothing has changed: {hash}"))?;
     }
     if let Some(masked) = masked {
         print(&format!("no effect now, because an override or a row has another value: {masked}"))?;

@@ -29,14 +29,13 @@ pub(super) fn replay(file: &Path, log: &Path, json: bool) -> Result<(), CommandE
         return Err(CommandError::usage("error: stdin is either the configuration or the log"));
     }
     let config = load(file)?;
-    let reader: Box<dyn BufRead> = match config_file::is_stdin(log) {
-        true => Box::new(BufReader::new(io::stdin())),
-        false => {
-            let file = File::open(log).map_err(|error| {
-                CommandError::usage(format!("error: --log: cannot read {}: {error}", log.display()))
-            })?;
-            Box::new(BufReader::new(file))
-        }
+    let reader: Box<dyn BufRead> = if config_file::is_stdin(log) {
+        Box::new(BufReader::new(io::stdin()))
+    } else {
+        let file = File::open(log).map_err(|error| {
+            CommandError::usage(format!("error: --log: cannot read {}: {error}", log.display()))
+        })?;
+        Box::new(BufReader::new(file))
     };
     let mut reader = LogReader::new(reader);
     let mut simulation = Simulation::new(config.clone());
@@ -102,37 +101,7 @@ fn complain(log: &Path, lines: &LineCounts, notes: &[String]) {
 
 /// Sentences about all that the log lacks, and that the replay therefore cannot know.
 fn notes(config: &Config, lines: &LineCounts) -> Vec<String> {
-    let mut notes = Vec::new();
-    let has_lines = |format: &LogFormat| match format {
-        LogFormat::Json => lines.json > 0,
-        LogFormat::Combined => lines.combined > 0,
-    };
-    let formats: Vec<_> =
-        [LogFormat::Json, LogFormat::Combined].into_iter().filter(has_lines).collect();
-    let mut templates: Vec<(&str, &str, &Template)> = Vec::new();
-    for limiter in &config.limiters {
-        templates.extend(limiter.key.as_ref().map(|key| (&*limiter.name, "key", key)));
-        let tenant = limiter.fair.as_ref().filter(|_| limiter.has_turns);
-        templates.extend(tenant.map(|fair| (&*limiter.name, "tenant", &fair.by)));
-    }
-    for charge in config.routes.iter().flat_map(|route| &route.limiters) {
-        let name = &*config.limiters[charge.limiter].name;
-        let cost = charge.cost.template().map(|cost| (name, "cost", cost));
-        templates.extend(cost.filter(|cost| !templates.contains(cost)));
-    }
-    for (name, what, template) in templates {
-        if formats.iter().any(|format| format.lacks(template)) {
-            let effect = match what {
-                "key" => "all requests without it share one bucket",
-                "tenant" => "requests have the tenant that the log names, or are all one tenant",
-                _ => "every request has the cost that is charged without it",
-            };
-            notes.push(format!(
-                "the log does not have all of the {what} `{}` of the limiter `{name}`: {effect}",
-                template.text()
-            ));
-        }
-    }
+    let mut notes = template_notes(config, lines);
     for missing in &config.missing {
         notes.push(format!(
             "the limiter `{}` is not in the file, and no database is read: it limits nothing here",
@@ -176,4 +145,38 @@ fn notes(config: &Config, lines: &LineCounts) -> Vec<String> {
         ));
     }
     notes
+}
+
+/// Sentences about the keys, tenants and costs that the log lacks.
+fn template_notes(config: &Config, lines: &LineCounts) -> Vec<String> {
+    let has_lines = |format: &LogFormat| match format {
+        LogFormat::Json => lines.json > 0,
+        LogFormat::Combined => lines.combined > 0,
+    };
+    let formats: Vec<_> =
+        [LogFormat::Json, LogFormat::Combined].into_iter().filter(has_lines).collect();
+    let mut templates: Vec<(&str, &str, &Template)> = Vec::new();
+    for limiter in &config.limiters {
+        templates.extend(limiter.key.as_ref().map(|key| (&*limiter.name, "key", key)));
+        let tenant = limiter.fair.as_ref().filter(|_| limiter.has_turns);
+        templates.extend(tenant.map(|fair| (&*limiter.name, "tenant", &fair.by)));
+    }
+    for charge in config.routes.iter().flat_map(|route| &route.limiters) {
+        let name = &*config.limiters[charge.limiter].name;
+        let cost = charge.cost.template().map(|cost| (name, "cost", cost));
+        templates.extend(cost.filter(|cost| !templates.contains(cost)));
+    }
+    let lacking = templates.iter().filter(|own| formats.iter().any(|format| format.lacks(own.2)));
+    let note = |(name, what, template): &(&str, &str, &Template)| {
+        let effect = match *what {
+            "key" => "all requests without it share one bucket",
+            "tenant" => "requests have the tenant that the log names, or are all one tenant",
+            _ => "every request has the cost that is charged without it",
+        };
+        let text = template.text();
+        format!(
+            "the log does not have all of the {what} `{text}` of the limiter `{name}`: {effect}"
+        )
+    };
+    lacking.map(note).collect()
 }

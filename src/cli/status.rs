@@ -31,9 +31,10 @@ fn text(admin: &str, ready: &Value, page: &Value) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(out, "{name:<10} {what}");
     };
-    let is_ready = match ready["ready"] == true {
-        true => "ready".to_owned(),
-        false => format!("not ready: {}", list(&ready["reasons"])),
+    let is_ready = if ready["ready"] == true {
+        "ready".to_owned()
+    } else {
+        format!("not ready: {}", list(&ready["reasons"]))
     };
     line("gateway", &format!("{admin}, {is_ready}"));
     let config = &ready["config"];

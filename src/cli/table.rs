@@ -14,9 +14,8 @@ pub(super) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> St
     let mut out = String::new();
     let head = head.map(str::to_owned);
     for row in [&head].into_iter().chain(rows) {
-        let cells = row.iter().zip(&columns).map(|(cell, (width, is_right))| match is_right {
-            true => format!("{cell:>width$}"),
-            false => format!("{cell:<width$}"),
+        let cells = row.iter().zip(&columns).map(|(cell, (width, is_right))| {
+            if *is_right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
         });
         let line = cells.collect::<Vec<_>>().join("  ");
         out.push_str(line.trim_end());

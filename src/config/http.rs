@@ -1,5 +1,6 @@
-//! The settings for clients: the time-outs of their connections, the size of their requests, and our certificates.
+//! The settings for clients: the time-outs of their connections, the size of their requests, our certificates, and the form of our answers.
 
+use super::keys::Choice;
 use crate::tls::KeyPair;
 use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 
@@ -40,4 +41,34 @@ pub struct ServerTls {
     pub certificates: Vec<KeyPair>,
     /// A file of authorities. If set, clients must show a certificate of one of them.
     pub client_ca: Option<PathBuf>,
+}
+
+/// The form of the gateway's own answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AnswerForm {
+    /// Problems of RFC 9457.
+    Problem,
+    /// Errors as OpenAI's.
+    OpenAi,
+    /// Errors as Anthropic's.
+    Anthropic,
+    /// Errors as those of Google APIs.
+    Google,
+    /// Errors as GitHub's.
+    GitHub,
+    /// A GraphQL response with errors.
+    GraphQl,
+}
+
+// === impl AnswerForm ===
+
+impl Choice for AnswerForm {
+    const CHOICES: &'static [(&'static str, Self)] = &[
+        ("problem", Self::Problem),
+        ("openai", Self::OpenAi),
+        ("anthropic", Self::Anthropic),
+        ("google", Self::Google),
+        ("github", Self::GitHub),
+        ("graphql", Self::GraphQl),
+    ];
 }

@@ -21,6 +21,7 @@ mod throttle;
 mod turns;
 mod upstreams;
 
+use self::services::TakenAddress;
 use super::{
     document::Document,
     foreign,
@@ -98,7 +99,9 @@ impl ConfigReader {
         let listen = self.read_or_default(&root, "listen");
         let admin = self.admin(&root);
         self.find_shared_address(&root, listen, admin.listen);
-        let services = self.services(&root, [("listen", listen), ("admin", admin.listen)]);
+        let taken = [("listen", listen), ("admin", admin.listen)];
+        let taken = taken.map(|(key, address)| TakenAddress { key, address });
+        let services = self.services(&root, taken);
         let store = self.store(&root);
         let limits_from = self.limits_from(&root);
         self.has_others = root.get("limits_from").is_some();

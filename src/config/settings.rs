@@ -4,7 +4,7 @@ use super::{
     admin::AdminConfig,
     document::Document,
     fair::PriorityRule,
-    http::{ClientLimits, Limits, ServerTls},
+    http::{AnswerForm, ClientLimits, Limits, ServerTls},
     keys::Choice,
     limiter::{Charge, FailurePolicy, LimiterConfig},
     limits_from::{LimitsFrom, MissingLimiter},
@@ -161,6 +161,8 @@ pub struct Upstream {
     pub missing: Vec<String>,
     /// How the upstream says "slow down", and what follows from that.
     pub throttle: ThrottleConfig,
+    /// The form of the gateway's own answers on routes that name none.
+    pub answers: AnswerForm,
 }
 
 /// The requests that one entry under `routes` matches, and what happens to them.
@@ -197,6 +199,8 @@ pub struct Route {
     pub headers: Rules,
     /// Whether every answer says what its limiter has left, and not only a refusal.
     pub tells_quota: bool,
+    /// The form of the gateway's own answers.
+    pub answers: AnswerForm,
 }
 
 // === impl AccessLog ===
@@ -291,6 +295,7 @@ impl Config {
             max_waiting: own.max_waiting,
             headers: Rules::default(),
             tells_quota: false,
+            answers: AnswerForm::Problem,
         });
     }
 

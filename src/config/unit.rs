@@ -67,7 +67,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 /// # Errors
 ///
 /// The reason, worded so that it completes a sentence that begins with the text: "`TEXT` is not a rate".
-pub(super) fn rate(text: &str) -> Result<Rate, String> {
+pub(crate) fn rate(text: &str) -> Result<Rate, String> {
     read_rate(text).map_err(|reason| meant::rate(text, reason))
 }
 

@@ -89,7 +89,7 @@ impl Value for SocketAddr {
 
 impl<T: Choice> Value for T {
     fn read(text: &str, _: &Kind) -> Result<Self, String> {
-        one_of(text, Self::CHOICES)
+        one_of(text, Self::CHOICES.iter().copied())
     }
 }
 
@@ -97,7 +97,7 @@ impl<T: Choice> Value for T {
 impl Value for &'static str {
     fn read(text: &str, kind: &Kind) -> Result<Self, String> {
         let Kind::Word(words) = kind else { return Err("is no word".into()) };
-        one_of(text, &words().into_iter().map(|word| (word, word)).collect::<Vec<_>>())
+        one_of(text, words().into_iter().map(|word| (word, word)))
     }
 }
 
@@ -105,16 +105,20 @@ fn narrow<T: TryFrom<u64>>(text: &str, kind: &Kind) -> Result<T, String> {
     T::try_from(u64::read(text, kind)?).map_err(|_| "is too large".into())
 }
 
-fn one_of<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
+fn one_of<'c, T>(
+    text: &str,
+    mut choices: impl Iterator<Item = (&'c str, T)> + Clone,
+) -> Result<T, String> {
     // Tools that read YAML 1.1 take `on` and `off` for truth values and write those.
     let text = match text {
         "true" => "on",
         "false" => "off",
         text => text,
     };
-    let found = choices.iter().find(|(name, _)| *name == text);
-    found.map(|(_, choice)| *choice).ok_or_else(|| {
-        let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
+    let names = choices.clone().map(|(name, _)| name);
+    let found = choices.find(|(name, _)| *name == text);
+    found.map(|(_, choice)| choice).ok_or_else(|| {
+        let names: Vec<_> = names.collect();
         let hint = suggest(text, names.iter().copied());
         let hint = hint.map_or(String::new(), |hint| format!("; {hint}"));
         format!("is not one of {}{hint}", names.join(", "))

@@ -30,30 +30,7 @@ impl Config {
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         for (i, limiter) in self.limiters.iter().enumerate() {
-            let name = &limiter.name;
-            let uses = |route: &Route| route.limiters.iter().any(|charge| charge.limiter == i);
-            if !self.routes.iter().any(uses) {
-                warnings.push(format!("no route and no upstream uses the limiter `{name}`"));
-            }
-            for (rate, stricter) in limiter.idle_rates() {
-                warnings.push(format!(
-                    "the rate {rate} of the limiter `{name}` never binds: {stricter} is always stricter"
-                ));
-            }
-            warnings.extend(self.forged_addresses(limiter));
-            warnings.extend(self.daily_windows(limiter));
-            warnings.extend(costly_margin(limiter));
-            warnings.extend(self.nothing_to_share(i, limiter));
-            if self.store == StoreConfig::Memory && limiter.on_loss == OnLoss::Trust {
-                warnings.push(format!(
-                    "`on_loss` of the limiter `{name}` is for a store that can lose states; `store: memory` never does"
-                ));
-            }
-            if self.store == StoreConfig::Memory && limiter.on_failure != FailurePolicy::Share {
-                warnings.push(format!(
-                    "`on_failure` of the limiter `{name}` is for a store that can be away; `store: memory` never is"
-                ));
-            }
+            self.warn_of_limiter(i, limiter, &mut warnings);
         }
         for route in &self.routes {
             warnings.extend(self.nothing_waits(route));
@@ -91,6 +68,33 @@ impl Config {
             ));
         }
         warnings
+    }
+
+    fn warn_of_limiter(&self, i: usize, limiter: &LimiterConfig, warnings: &mut Vec<String>) {
+        let name = &limiter.name;
+        let uses = |route: &Route| route.limiters.iter().any(|charge| charge.limiter == i);
+        if !self.routes.iter().any(uses) {
+            warnings.push(format!("no route and no upstream uses the limiter `{name}`"));
+        }
+        for (rate, stricter) in limiter.idle_rates() {
+            warnings.push(format!(
+                "the rate {rate} of the limiter `{name}` never binds: {stricter} is always stricter"
+            ));
+        }
+        warnings.extend(self.forged_addresses(limiter));
+        warnings.extend(self.daily_windows(limiter));
+        warnings.extend(costly_margin(limiter));
+        warnings.extend(self.nothing_to_share(i, limiter));
+        if self.store == StoreConfig::Memory && limiter.on_loss == OnLoss::Trust {
+            warnings.push(format!(
+                "`on_loss` of the limiter `{name}` is for a store that can lose states; `store: memory` never does"
+            ));
+        }
+        if self.store == StoreConfig::Memory && limiter.on_failure != FailurePolicy::Share {
+            warnings.push(format!(
+                "`on_failure` of the limiter `{name}` is for a store that can be away; `store: memory` never is"
+            ));
+        }
     }
 
     /// Returns a sentence for each limiter that only a row of `limits_from` can add. At a start they are as they should

@@ -141,9 +141,10 @@ impl Reserve {
     ///
     /// As those of [`Cost::parse`].
     pub fn parse(text: &str) -> Result<Self, String> {
-        match text.contains(['{', '}']) {
-            true => template(text).map(Self::FromRequest),
-            false => fixed(text).map(Self::Fixed),
+        if text.contains(['{', '}']) {
+            template(text).map(Self::FromRequest)
+        } else {
+            fixed(text).map(Self::Fixed)
         }
     }
 }

@@ -48,10 +48,10 @@ impl JsonPointer {
         }
         let names = names.split('/').map(|name| name.replace("~1", "/").replace("~0", "~"));
         let names: Vec<_> = names.collect();
-        match names.len() > MAX_NAMES {
-            true => Err(format!("has a JSON pointer of more than {MAX_NAMES} names")),
-            false => Ok(Self { text: text.to_owned(), names }),
+        if names.len() > MAX_NAMES {
+            return Err(format!("has a JSON pointer of more than {MAX_NAMES} names"));
         }
+        Ok(Self { text: text.to_owned(), names })
     }
 
     /// The pointer as it was written.

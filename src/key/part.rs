@@ -47,6 +47,17 @@ const MAX_SEGMENT: usize = 1000;
 /// The end of a part of the path whose value is an integer, as in `{path.id:int}`.
 const INTEGER: &str = ":int";
 
+/// Says what an unknown part may have been meant to be.
+fn hint_for(kind: &str, of: Option<&str>) -> String {
+    let of = of.map_or(String::new(), |of| format!(".{of}"));
+    match nearest(kind, WHOLE.into_iter().chain(DOTTED)) {
+        Some(kind) => format!("did you mean `{{{kind}{of}}}`?"),
+        None => "there are {client_ip}, {client_ip/BITS}, {host}, {method}, {path}, {path.NAME}, {header.NAME}, \
+                 {query.NAME}, {segment.N}, {body./POINTER} and {descriptor.NAME}"
+            .into(),
+    }
+}
+
 // === impl Part ===
 
 impl Part {
@@ -100,16 +111,7 @@ impl Part {
                     _ => wants("needs the number of a segment of the path, from 1: `{segment.1}`"),
                 }
             }
-            _ => {
-                let of = of.map_or(String::new(), |of| format!(".{of}"));
-                let hint = match nearest(kind, WHOLE.into_iter().chain(DOTTED)) {
-                    Some(kind) => format!("did you mean `{{{kind}{of}}}`?"),
-                    None => "there are {client_ip}, {client_ip/BITS}, {host}, {method}, {path}, {path.NAME}, {header.NAME}, \
-                             {query.NAME}, {segment.N}, {body./POINTER} and {descriptor.NAME}"
-                        .into(),
-                };
-                Err(format!("has the unknown part `{{{name}}}`; {hint}"))
-            }
+            _ => Err(format!("has the unknown part `{{{name}}}`; {}", hint_for(kind, of))),
         }
     }
 

@@ -22,6 +22,13 @@ pub(super) struct AcceptedRows {
     invalid: usize,
 }
 
+/// A limiter that has changed: how, and its row, unless that is gone.
+struct ChangedRow {
+    limiter: String,
+    change: &'static str,
+    row: Option<String>,
+}
+
 /// The choice of valid rows among those that have changed.
 struct Choice<'a> {
     live: &'a Live,
@@ -112,25 +119,25 @@ fn by_name(rows: &[LimitRow]) -> HashMap<&str, &LimitRow> {
     rows.iter().rev().map(|row| (row.name.as_str(), row)).collect()
 }
 
-/// The limiters that differ, each with what happened to it.
-fn changes(
-    before: &HashMap<&str, &LimitRow>,
-    after: &[LimitRow],
-) -> Vec<(String, &'static str, String)> {
+/// The limiters that differ.
+fn changes(before: &HashMap<&str, &LimitRow>, after: &[LimitRow]) -> Vec<ChangedRow> {
     let names = by_name(after);
-    let new = after.iter().filter_map(|row| match before.get(row.name.as_str()) {
-        None => Some((row.name.clone(), "added", row.to_string())),
-        Some(old) if *old != row => Some((row.name.clone(), "changed", row.to_string())),
-        Some(_) => None,
+    let new = after.iter().filter_map(|row| {
+        let change = match before.get(row.name.as_str()) {
+            None => "added",
+            Some(old) if *old != row => "changed",
+            Some(_) => return None,
+        };
+        Some(ChangedRow { limiter: row.name.clone(), change, row: Some(row.to_string()) })
     });
     let gone = before.keys().filter(|name| !names.contains_key(**name));
-    let gone = gone.map(|name| ((*name).to_owned(), "removed", String::new()));
+    let gone =
+        gone.map(|name| ChangedRow { limiter: (*name).to_owned(), change: "removed", row: None });
     new.chain(gone).collect()
 }
 
-fn log(changes: &[(String, &'static str, String)]) {
-    for (limiter, change, row) in changes.iter().take(MAX_LINES) {
-        let row = (!row.is_empty()).then_some(row);
+fn log(changes: &[ChangedRow]) {
+    for ChangedRow { limiter, change, row } in changes.iter().take(MAX_LINES) {
         tracing::info!(limiter, change, row, "limits_from: a limiter was {change}");
     }
     if changes.len() > MAX_LINES {

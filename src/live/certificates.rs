@@ -60,10 +60,7 @@ impl Certificates {
         &self,
         tls: &Option<config::ServerTls>,
     ) -> Result<Option<NewCertificates>, TlsError> {
-        match self.files.lock().tls == *tls {
-            true => Ok(None),
-            false => NewCertificates::read(tls).map(Some),
-        }
+        if self.files.lock().tls == *tls { Ok(None) } else { NewCertificates::read(tls).map(Some) }
     }
 
     /// Shows the certificates that [`Self::of`] has read for `tls` from now on.

@@ -8,9 +8,15 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// Makes the upstreams that all workers share; `sockets` bounds their connections. An upstream that is the same in `before`,
-/// the configuration until now with its upstreams, keeps its addresses and connections. Reads the system's certificate
-/// authorities only if an upstream needs them.
+/// The upstreams until now, with their configuration.
+#[derive(Clone, Copy)]
+pub struct FormerClusters<'c> {
+    pub(super) config: &'c Config,
+    pub(super) clusters: &'c [Arc<Cluster>],
+}
+
+/// Makes the upstreams that all workers share; `sockets` bounds their connections. An upstream that is the same in `before`
+/// keeps its addresses and connections. Reads the system's certificate authorities only if an upstream needs them.
 ///
 /// # Errors
 ///
@@ -18,14 +24,14 @@ use std::sync::Arc;
 pub fn clusters(
     config: &Config,
     sockets: &Arc<Sockets>,
-    before: Option<(&Config, &[Arc<Cluster>])>,
+    before: Option<FormerClusters<'_>>,
 ) -> Result<Vec<Arc<Cluster>>, UnusableUpstream> {
     let mut roots = None;
     // Other DNS servers may know other addresses.
-    let before = before.filter(|(old, _)| old.resolver == config.resolver);
+    let before = before.filter(|old| old.config.resolver == config.resolver);
     let known = |upstream: &config::Upstream| {
-        let (old, clusters) = before?;
-        let i = old.upstreams.iter().position(|old| connects_as(old, upstream))?;
+        let FormerClusters { config, clusters } = before?;
+        let i = config.upstreams.iter().position(|old| connects_as(old, upstream))?;
         Some(clusters[i].clone())
     };
     let cluster = |upstream: &config::Upstream| {
@@ -66,6 +72,7 @@ fn connects_as(one: &config::Upstream, other: &config::Upstream) -> bool {
         limiters: _,
         missing: _,
         throttle: _,
+        answers: _,
     } = one;
     (name, targets, timeouts, pool_size, http2, tls, health)
         == (

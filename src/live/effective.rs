@@ -75,10 +75,7 @@ impl Live {
         let is_known = |name: &str| running.config.missing.iter().any(|known| known.name == name);
         let new = config.missing.iter().filter(|missing| !is_known(&missing.name));
         let mistakes: Vec<_> = new.map(|missing| missing.mistake.clone()).collect();
-        match mistakes.is_empty() {
-            true => Ok((config, unfit)),
-            false => Err(config.error(mistakes)),
-        }
+        if mistakes.is_empty() { Ok((config, unfit)) } else { Err(config.error(mistakes)) }
     }
 
     /// Checks the configuration with other rows of `limits_from`, and changes nothing.

@@ -87,6 +87,11 @@ impl ReadFile {
         Self { file: None, hash: hash(""), fingerprint: None, config }
     }
 
+    /// Takes a configuration with its text, which no file has.
+    pub fn of_text(text: &str, config: Config) -> Self {
+        Self { hash: hash(text), ..Self::without_file(config) }
+    }
+
     /// The fingerprint of the same files as they are now.
     pub(super) fn now(&self) -> Option<Fingerprint> {
         self.file.as_ref().map(ConfigFile::fingerprint)

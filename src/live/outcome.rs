@@ -52,9 +52,10 @@ pub(super) fn log(result: &Result<Reloaded, ReloadError>, config: &Config) {
     match result {
         Ok(Reloaded { hash, is_new, masked, needs_restart }) => {
             let (hash, summary) = (hash.as_str(), config.summary());
-            match *is_new || !masked.is_empty() {
-                true => tracing::info!(hash, config = summary, "configuration reloaded"),
-                false => tracing::info!(hash, "configuration read again; nothing has changed"),
+            if *is_new || !masked.is_empty() {
+                tracing::info!(hash, config = summary, "configuration reloaded");
+            } else {
+                tracing::info!(hash, "configuration read again; nothing has changed");
             }
             if !masked.is_empty() {
                 let limiters = masked.join(", ");

@@ -22,14 +22,15 @@ pub async fn watch_file(live: Arc<Live>, mut hangups: Signal) {
         };
         let live = live.clone();
         // Reading files may block.
-        let looked = spawn_blocking(move || match asked {
-            // The log has the result.
-            true => {
+        let looked = spawn_blocking(move || {
+            if asked {
+                // The log has the result.
                 supervisor::reloading();
                 drop(live.reload());
                 supervisor::ready();
+            } else {
+                live.look();
             }
-            false => live.look(),
         });
         // Fails only if it panics, which the log shows.
         drop(looked.await);

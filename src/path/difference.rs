@@ -124,10 +124,7 @@ pub(super) fn differences(path: &[u8]) -> Differences {
         };
         previous = *byte;
     }
-    match backslash && found & SEMICOLON != 0 {
-        true => found | PARAMETERS,
-        false => found,
-    }
+    if backslash && found & SEMICOLON != 0 { found | PARAMETERS } else { found }
 }
 
 /// The differences that matter to a dot or a space before `after`, which may be the last character of its segment.

@@ -78,9 +78,10 @@ impl Paths {
 
     /// Returns a reading as keys of limiters contain it. A reading may have spaces, which no path of a request has.
     pub fn key_form_of<'p>(&self, reading: &'p [u8]) -> Cow<'p, [u8]> {
-        match reading.contains(&b' ') {
-            true => Cow::Owned(read(reading, self.in_keys())),
-            false => self.key_form(reading),
+        if reading.contains(&b' ') {
+            Cow::Owned(read(reading, self.in_keys()))
+        } else {
+            self.key_form(reading)
         }
     }
 

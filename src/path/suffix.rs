@@ -93,9 +93,12 @@ impl Suffix {
 
     /// Whether `other` is the same suffix for an origin that folds case, as `/A` and `/a` are.
     pub fn is_folded(&self, other: &Self) -> bool {
-        let is_same = |own: &[u8], other: &[u8]| match own.is_ascii() && other.is_ascii() {
-            true => own.eq_ignore_ascii_case(other),
-            false => fold(own) == fold(other),
+        let is_same = |own: &[u8], other: &[u8]| {
+            if own.is_ascii() && other.is_ascii() {
+                own.eq_ignore_ascii_case(other)
+            } else {
+                fold(own) == fold(other)
+            }
         };
         match (self, other) {
             (Self::Any, Self::Any) => true,

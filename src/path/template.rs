@@ -43,6 +43,66 @@ pub enum TemplateSegment {
     Rest,
 }
 
+/// The segments of a template that were read, as paths and as keys have them, with the names of parameters.
+#[derive(Default)]
+struct ReadSegments {
+    segments: Vec<TemplateSegment>,
+    in_keys: Vec<TemplateSegment>,
+    names: Vec<String>,
+}
+
+// === impl ReadSegments ===
+
+impl ReadSegments {
+    /// Adds the segment that is written so.
+    fn add(&mut self, written: &str, paths: &Paths) -> Result<(), String> {
+        if self.segments.last() == Some(&TemplateSegment::Rest) {
+            return Err("has a segment after `{*...}`, which is the rest of the path".into());
+        }
+        let (plain, parameter) = parameter(written)?;
+        let is_rest = parameter.is_some_and(|name| name.starts_with('*'));
+        if let Some(name) = parameter {
+            let name = checked(name.strip_prefix('*').unwrap_or(name), &self.names)?;
+            self.names.push(name);
+        }
+        match parameter {
+            Some(_) if is_rest && plain.is_empty() => {
+                self.segments.push(TemplateSegment::Rest);
+                self.in_keys.push(TemplateSegment::Rest);
+            }
+            Some(_) if is_rest => {
+                return Err("has characters before `{*...}`, which is whole segments".into());
+            }
+            Some(_) => {
+                let mut prefix = Vec::new();
+                decode(plain.as_bytes(), paths.own(), &mut prefix);
+                if prefix.contains(&b'/') {
+                    return Err("has an escaped slash in the segment of a parameter".into());
+                }
+                let folded = fold(&prefix);
+                let in_key = if paths.folds() || paths.may_fold() { &folded } else { &prefix };
+                self.in_keys.push(TemplateSegment::Parameter(in_key[..].into()));
+                let normal = if paths.folds() { &folded } else { &prefix };
+                self.segments.push(TemplateSegment::Parameter(normal[..].into()));
+            }
+            // A slash at the end, or two in a row: paths are compared without them.
+            None if plain.is_empty() => {}
+            None => {
+                let path = format!("/{plain}");
+                let normal = paths.normal(&path);
+                if normal.len() == 1 {
+                    return Err(format!(
+                        "can never match: paths are compared without segments such as `{plain}`"
+                    ));
+                }
+                self.segments.extend(literals(&normal));
+                self.in_keys.extend(literals(&paths.key_form(&path)));
+            }
+        }
+        Ok(())
+    }
+}
+
 // === impl PathTemplate ===
 
 impl PathTemplate {
@@ -66,52 +126,11 @@ impl PathTemplate {
         if let Some(reason) = wildcard(text) {
             return Err(reason);
         }
-        let (mut segments, mut in_keys, mut names) = (Vec::new(), Vec::new(), Vec::new());
+        let mut read = ReadSegments::default();
         for written in written.split('/') {
-            if segments.last() == Some(&TemplateSegment::Rest) {
-                return Err("has a segment after `{*...}`, which is the rest of the path".into());
-            }
-            let (plain, parameter) = parameter(written)?;
-            let is_rest = parameter.is_some_and(|name| name.starts_with('*'));
-            if let Some(name) = parameter {
-                let name = checked(name.strip_prefix('*').unwrap_or(name), &names)?;
-                names.push(name);
-            }
-            match parameter {
-                Some(_) if is_rest && plain.is_empty() => {
-                    segments.push(TemplateSegment::Rest);
-                    in_keys.push(TemplateSegment::Rest);
-                }
-                Some(_) if is_rest => {
-                    return Err("has characters before `{*...}`, which is whole segments".into());
-                }
-                Some(_) => {
-                    let mut prefix = Vec::new();
-                    decode(plain.as_bytes(), paths.own(), &mut prefix);
-                    if prefix.contains(&b'/') {
-                        return Err("has an escaped slash in the segment of a parameter".into());
-                    }
-                    let folded = fold(&prefix);
-                    let in_key = if paths.folds() || paths.may_fold() { &folded } else { &prefix };
-                    in_keys.push(TemplateSegment::Parameter(in_key[..].into()));
-                    let normal = if paths.folds() { &folded } else { &prefix };
-                    segments.push(TemplateSegment::Parameter(normal[..].into()));
-                }
-                // A slash at the end, or two in a row: paths are compared without them.
-                None if plain.is_empty() => {}
-                None => {
-                    let path = format!("/{plain}");
-                    let normal = paths.normal(&path);
-                    if normal.len() == 1 {
-                        return Err(format!(
-                            "can never match: paths are compared without segments such as `{plain}`"
-                        ));
-                    }
-                    segments.extend(literals(&normal));
-                    in_keys.extend(literals(&paths.key_form(&path)));
-                }
-            }
+            read.add(written, paths)?;
         }
+        let ReadSegments { segments, in_keys, names } = read;
         if segments.len() > MAX_SEGMENTS {
             return Err(format!("has more than {MAX_SEGMENTS} segments"));
         }
@@ -142,9 +161,10 @@ impl PathTemplate {
 
     /// Whether `other` matches the same paths for an origin that folds case, as `/A/{x}` and `/a/{y}` do.
     pub fn is_folded(&self, other: &Self) -> bool {
-        match self.shape.is_ascii() && other.shape.is_ascii() {
-            true => self.shape.eq_ignore_ascii_case(&other.shape),
-            false => fold(&self.shape) == fold(&other.shape),
+        if self.shape.is_ascii() && other.shape.is_ascii() {
+            self.shape.eq_ignore_ascii_case(&other.shape)
+        } else {
+            fold(&self.shape) == fold(&other.shape)
         }
     }
 

@@ -39,6 +39,15 @@ pub struct WorkerCounters {
     pub(crate) overhead: Overhead,
 }
 
+/// A route, as its requests are counted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CountedRoute {
+    /// The index of its policy.
+    pub(crate) policy: usize,
+    /// The priority of its requests, except for those that say their own.
+    pub(crate) priority: Priority,
+}
+
 /// The part of a route that a request needs which passes at once: one cache line.
 #[derive(Debug)]
 #[repr(align(64))]
@@ -101,16 +110,15 @@ pub(crate) struct Overhead(pub(crate) TimeHistogram);
 // === impl WorkerCounters ===
 
 impl WorkerCounters {
-    /// Makes the counters of a worker. `routes` has the index of the policy and the priority of each route, and `fixed` the
-    /// checks that the worker owns.
+    /// Makes the counters of a worker. `fixed` has the checks that the worker owns.
     pub(crate) fn new(
-        routes: &[(usize, Priority)],
+        routes: &[CountedRoute],
         fixed: Box<[Option<Checks>]>,
         limiters: usize,
         upstreams: usize,
     ) -> Self {
         Self {
-            direct: routes.iter().map(|route| DirectCounter::new(*route)).collect(),
+            direct: routes.iter().map(DirectCounter::new).collect(),
             routes: routes.iter().map(|_| RequestCounters::default()).collect(),
             fixed,
             no_route: RequestCounters::default(),
@@ -138,8 +146,8 @@ impl WorkerCounters {
 // === impl DirectCounter ===
 
 impl DirectCounter {
-    fn new((policy, priority): (usize, Priority)) -> Self {
-        Self { at_once: AtomicU64::new(0), policy, priority }
+    fn new(route: &CountedRoute) -> Self {
+        Self { at_once: AtomicU64::new(0), policy: route.policy, priority: route.priority }
     }
 }
 
@@ -263,7 +271,8 @@ mod tests {
 
     #[test]
     fn requests_without_a_wait_count_in_the_total() {
-        let routes = [(0, Priority::Normal), (0, Priority::High)];
+        let routes =
+            [Priority::Normal, Priority::High].map(|priority| CountedRoute { policy: 0, priority });
         let counters = WorkerCounters::new(&routes, [None].into(), 0, 0);
         counters.passed(1);
         counters.passed(1);
@@ -279,7 +288,8 @@ mod tests {
 
     #[test]
     fn waits_are_recorded_by_priority() {
-        let counters = WorkerCounters::new(&[(0, Priority::Normal)], [None].into(), 0, 0);
+        let route = CountedRoute { policy: 0, priority: Priority::Normal };
+        let counters = WorkerCounters::new(&[route], [None].into(), 0, 0);
         for claimed in [Priority::Low, Priority::Low, Priority::High] {
             counters.routes[0].waits_of(Some(claimed)).record(Duration::ZERO);
         }

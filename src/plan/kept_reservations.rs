@@ -2,9 +2,8 @@
 //! in this process alone: after a restart every permit counts as used.
 
 use crate::{
-    algorithm::Grant,
-    limit::Reservation,
-    store::{Check, Source, Store, batch::parts_of},
+    limit::{LeasedPermit, Reservation},
+    store::Store,
 };
 use parking_lot::Mutex;
 use std::{
@@ -39,7 +38,7 @@ struct KeptTable {
 pub(crate) struct KeptReservation {
     pub(crate) reservation: Reservation,
     /// Its concurrency permits.
-    pub(crate) permits: Vec<(Check, Grant)>,
+    pub(crate) permits: Vec<LeasedPermit>,
 }
 
 // === impl KeptReservations ===
@@ -118,22 +117,11 @@ impl KeptTable {
 impl KeptReservation {
     /// Refunds everything: the call was not made.
     pub(crate) fn refund(self, store: &Arc<dyn Store>) {
-        for (check, grant) in self.permits {
-            release(store, self.reservation.source, check, grant);
+        for permit in self.permits {
+            permit.release(store, self.reservation.source);
         }
         self.reservation.refund();
     }
-}
-
-/// Releases a concurrency permit that `source` gave.
-pub(crate) fn release(store: &Arc<dyn Store>, source: Source, check: Check, grant: Grant) {
-    let ticket = crate::algorithm::concurrency::Ticket {
-        gateway: grant.whole,
-        number: grant.ticks,
-        deadline: 0,
-    };
-    let checks = [check].into();
-    store.refund(source, &checks, &parts_of(&checks, ticket));
 }
 
 #[cfg(test)]

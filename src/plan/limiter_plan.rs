@@ -76,27 +76,7 @@ impl LimiterPlan {
         let names = 0..limiter.algorithms.len();
         let names = names.map(|rate| limiter.state_names(prefix, Some(instance), rate));
         let names: Vec<_> = names.collect();
-        let rules = limiter.algorithms.iter().zip(&names).enumerate();
-        let checks = rules.map(|(rate, (algorithm, names))| {
-            // The name of a state that no request can have, because the hash of a long key has 32 digits. A descriptor may
-            // bring a key to a limiter that has none.
-            let overflow = Some(names.of(Some("#overflow")).into());
-            Check {
-                key: names.of(None).into(),
-                algorithm: *algorithm,
-                cost: 1,
-                enforce: limiter.mode == Mode::Enforce,
-                horizon: algorithm.horizon(is_used.wait, is_used.cost),
-                period: limiter.rates.get(rate).map_or(0, Rate::period_micros),
-                bounds: limiter.bounds().map(Arc::new),
-                on_loss: limiter.on_loss,
-                overflow,
-                on_failure: limiter.without_store(rate),
-                turn: None,
-                blocks: is_used.leaves_blocks(limiter, algorithm),
-            }
-        });
-        let checks = checks.collect();
+        let checks = is_used.checks(limiter, &names);
         let metrics = LimiterMetrics::new(&limiter.name, is_one, !limiter.rates.is_empty());
         let key = limiter.margin_name(prefix, instance);
         let before = previous.limiter(&limiter.name).map(|(plan, i)| &plan.limiters[i]);
@@ -123,15 +103,7 @@ impl LimiterPlan {
             waiting: before.map(|before| before.waiting.clone()).unwrap_or_default(),
             metrics,
         };
-        for (state, rate) in former.iter().zip(&now) {
-            let taken = plan.names.iter().position(|names| *names == state.names);
-            let Some(place) = taken.filter(|place| Some(*place) != *rate) else { continue };
-            // Until the state is free, the rate that has its name now has a state by its period.
-            let own = limiter.rates.get(place);
-            plan.names[place] = limiter.names(prefix, Some(instance), own);
-            plan.checks[place].key = plan.names[place].of(None).into();
-            plan.checks[place].overflow = Some(plan.names[place].of(Some("#overflow")).into());
-        }
+        plan.rename_taken(&former, &now, [prefix, instance]);
         for &rate in now.iter().flatten() {
             // The former state knows what the one that the rate has now cannot know.
             let counts = |before: &Self| before.counts(&plan.names[rate], &limiter.rates[rate]);
@@ -139,6 +111,24 @@ impl LimiterPlan {
         }
         former.into_iter().zip(now).for_each(|(state, rate)| plan.ask_former(state, rate));
         plan
+    }
+
+    /// Gives a state by its period to each rate whose name a `former` state has that is in use, until that one is free; `now`
+    /// has the rate of each former state.
+    fn rename_taken(
+        &mut self,
+        former: &[FormerState],
+        now: &[Option<usize>],
+        [prefix, instance]: [&str; 2],
+    ) {
+        for (state, rate) in former.iter().zip(now) {
+            let taken = self.names.iter().position(|names| *names == state.names);
+            let Some(place) = taken.filter(|place| Some(*place) != *rate) else { continue };
+            let own = self.limiter.rates.get(place);
+            self.names[place] = self.limiter.names(prefix, Some(instance), own);
+            self.checks[place].key = self.names[place].of(None).into();
+            self.checks[place].overflow = Some(self.names[place].of(Some("#overflow")).into());
+        }
     }
 
     /// Whether the state of these names has all permits of a rate. A former state of that period has them, since requests
@@ -344,6 +334,28 @@ fn describe(limiter: &config::LimiterConfig, metrics: &LimiterMetrics) {
 // === impl Demand ===
 
 impl Demand {
+    /// The checks of one permit at each rate of a limiter, whose states have these names.
+    fn checks(&self, limiter: &config::LimiterConfig, names: &[StateNames]) -> Vec<Check> {
+        let rules = limiter.algorithms.iter().zip(names).enumerate();
+        let checks = rules.map(|(rate, (algorithm, names))| Check {
+            key: names.of(None).into(),
+            algorithm: *algorithm,
+            cost: 1,
+            enforce: limiter.mode == Mode::Enforce,
+            horizon: algorithm.horizon(self.wait, self.cost),
+            period: limiter.rates.get(rate).map_or(0, Rate::period_micros),
+            bounds: limiter.bounds().map(Arc::new),
+            on_loss: limiter.on_loss,
+            // The name of a state that no request can have, because the hash of a long key has 32 digits. A descriptor may
+            // bring a key to a limiter that has none.
+            overflow: Some(names.of(Some("#overflow")).into()),
+            on_failure: limiter.without_store(rate),
+            turn: None,
+            blocks: self.leaves_blocks(limiter, algorithm),
+        });
+        checks.collect()
+    }
+
     /// The demand on the limiter with index `i`, over all routes of `config`.
     fn of(i: usize, config: &Config) -> Self {
         let most = config.limiters[i].capacity();

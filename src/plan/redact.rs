@@ -33,10 +33,7 @@ impl Redactor {
     pub(crate) fn key(&self, template: Option<&Template>, key: &str) -> String {
         let mut names = template.into_iter().flat_map(Template::names);
         let is_hidden = |name: &str| self.own.contains(&fold(name.as_bytes()));
-        match !self.own.is_empty() && names.any(is_hidden) {
-            true => HIDDEN.to_owned(),
-            false => shown(key),
-        }
+        if !self.own.is_empty() && names.any(is_hidden) { HIDDEN.to_owned() } else { shown(key) }
     }
 
     /// Returns the query, without its `?`, with the values of secrets hidden.

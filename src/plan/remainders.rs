@@ -89,11 +89,12 @@ pub(crate) struct HeardRemainder {
 // === impl Remainders ===
 
 impl Remainders {
-    /// Takes a value from the answer to a request that was `sent` at that instant.
+    /// Takes a value `now` from the answer to a request that was `sent` at that instant.
     pub(crate) fn hears(
         &self,
         key: &Arc<str>,
-        (sent, now): (u64, u64),
+        sent: u64,
+        now: u64,
         heard: HeardRemainder,
     ) -> Consequence {
         let HeardRemainder { remaining, permit, is_bucket, .. } = heard;
@@ -240,37 +241,37 @@ mod tests {
     #[test]
     fn only_a_later_answer_of_the_same_key_replaces_an_answer() {
         let all = Remainders::default();
-        assert_eq!(all.hears(&key("a"), (200, 300), window(5)), tell(5));
-        assert_eq!(all.hears(&key("b"), (100, 400), window(5)), tell(5));
-        assert_eq!(all.hears(&key("a"), (100, 90 * MS), window(0)), Consequence::None);
+        assert_eq!(all.hears(&key("a"), 200, 300, window(5)), tell(5));
+        assert_eq!(all.hears(&key("b"), 100, 400, window(5)), tell(5));
+        assert_eq!(all.hears(&key("a"), 100, 90 * MS, window(0)), Consequence::None);
     }
 
     #[test]
     fn the_store_learns_the_newest_value_every_50_ms() {
         let (all, a) = (Remainders::default(), key("a"));
-        assert_eq!(all.hears(&a, (0, 0), window(9)), tell(9));
-        assert_eq!(all.hears(&a, (1, 20 * MS), window(7)), Consequence::TellIn(30 * MS));
+        assert_eq!(all.hears(&a, 0, 0, window(9)), tell(9));
+        assert_eq!(all.hears(&a, 1, 20 * MS, window(7)), Consequence::TellIn(30 * MS));
         // One task is enough for all that follow.
-        assert_eq!(all.hears(&a, (3, 25 * MS), window(5)), Consequence::None);
-        assert_eq!(all.hears(&a, (2, 26 * MS), window(6)), Consequence::None);
+        assert_eq!(all.hears(&a, 3, 25 * MS, window(5)), Consequence::None);
+        assert_eq!(all.hears(&a, 2, 26 * MS, window(6)), Consequence::None);
         assert_eq!(all.next("a", 50 * MS).map(|left| left.permits), Some(5));
         assert_eq!(all.next("a", 51 * MS), None);
-        assert_eq!(all.hears(&a, (4, 99 * MS), window(4)), Consequence::TellIn(MS));
+        assert_eq!(all.hears(&a, 4, 99 * MS, window(4)), Consequence::TellIn(MS));
         assert_eq!(all.next("a", 100 * MS).map(|left| left.permits), Some(4));
-        assert_eq!(all.hears(&a, (5, 150 * MS), window(3)), tell(3));
+        assert_eq!(all.hears(&a, 5, 150 * MS, window(3)), tell(3));
     }
 
     /// A bucket of 10/s whose level was lowered to 5 has at most 6 permits within 100 ms, and 8 after 250 ms.
     #[test]
     fn a_value_that_cannot_lower_a_bucket_is_not_sent() {
         let (all, a) = (Remainders::default(), key("a"));
-        assert_eq!(all.hears(&a, (0, 0), bucket(5)), tell(5));
-        assert_eq!(all.hears(&a, (1, 99 * MS), bucket(6)), Consequence::None);
-        assert_eq!(all.hears(&a, (2, 250 * MS), bucket(8)), Consequence::None);
-        assert_eq!(all.hears(&a, (3, 250 * MS), bucket(7)), tell(7));
+        assert_eq!(all.hears(&a, 0, 0, bucket(5)), tell(5));
+        assert_eq!(all.hears(&a, 1, 99 * MS, bucket(6)), Consequence::None);
+        assert_eq!(all.hears(&a, 2, 250 * MS, bucket(8)), Consequence::None);
+        assert_eq!(all.hears(&a, 3, 250 * MS, bucket(7)), tell(7));
         // A window may have all of its permits again, and a limiter may have been reset.
-        assert_eq!(all.hears(&a, (4, 300 * MS), window(9)), tell(9));
-        assert_eq!(all.hears(&a, (5, 1_300 * MS), bucket(99)), tell(99));
+        assert_eq!(all.hears(&a, 4, 300 * MS, window(9)), tell(9));
+        assert_eq!(all.hears(&a, 5, 1_300 * MS, bucket(99)), tell(99));
     }
 
     /// A bucket of 100 in 20 s is full 18 s after it has had 10 left, and later after each call. The end of a window stays.
@@ -290,7 +291,7 @@ mod tests {
             let (all, a) = (Remainders::default(), key("a"));
             let spans = [0, 1, 2, 19].into_iter().zip(seconds).map(|(at, seconds)| {
                 let at = at * 1_000 * MS;
-                match all.hears(&a, (at, at), of(10, seconds, is_bucket)) {
+                match all.hears(&a, at, at, of(10, seconds, is_bucket)) {
                     Consequence::Tell(left) => left.span / 1_000_000,
                     other => panic!("{other:?}"),
                 }
@@ -309,19 +310,19 @@ mod tests {
         let (all, a) = (Remainders::default(), key("a"));
         // Nothing is known of the key yet.
         all.sends(&[check("a", 1)], || unreachable!("no upstream has said anything"));
-        assert_eq!(all.hears(&a, (10, 20), window(9)), tell(9));
+        assert_eq!(all.hears(&a, 10, 20, window(9)), tell(9));
         for (at, key, cost) in [(100, "a", 1), (200, "a", 3), (300, "b", 1), (400, "a", 1)] {
             all.sends(&[check(key, cost)], || at);
         }
         // The answer to the call at 100 counts that one, and not those at 200 and 400.
-        assert_eq!(all.hears(&a, (101, 100 * MS), window(8)), tell(4));
+        assert_eq!(all.hears(&a, 101, 100 * MS, window(8)), tell(4));
         // The value that the store learns later is less the calls of that moment.
-        assert_eq!(all.hears(&a, (201, 110 * MS), window(5)), Consequence::TellIn(40 * MS));
+        assert_eq!(all.hears(&a, 201, 110 * MS, window(5)), Consequence::TellIn(40 * MS));
         all.sends(&[check("a", 2)], || 120 * MS);
         assert_eq!(all.next("a", 150 * MS).map(|left| left.permits), Some(2));
         // No value is negative.
-        assert_eq!(all.hears(&a, (202, 300 * MS), window(1)), tell(0));
-        assert_eq!(all.hears(&a, (200 * MS, 400 * MS), window(7)), tell(7));
+        assert_eq!(all.hears(&a, 202, 300 * MS, window(1)), tell(0));
+        assert_eq!(all.hears(&a, 200 * MS, 400 * MS, window(7)), tell(7));
     }
 
     #[test]
@@ -329,7 +330,7 @@ mod tests {
         let all = Remainders::default();
         for i in 0..3_000 {
             let key = key(&i.to_string());
-            assert_eq!(all.hears(&key, (i, i), window(1)), tell(1));
+            assert_eq!(all.hears(&key, i, i, window(1)), tell(1));
         }
         assert_eq!(all.all.lock().len(), MAX_KEYS);
         assert!(all.all.lock().contains_key("2999"));
@@ -338,6 +339,6 @@ mod tests {
         }
         assert_eq!(all.all.lock()["2999"].since.len(), MAX_SENT);
         let heard = HeardRemainder { remaining: 5_000, ..window(0) };
-        assert_eq!(all.hears(&key("2999"), (3_000, 100 * MS), heard), tell(4_001));
+        assert_eq!(all.hears(&key("2999"), 3_000, 100 * MS, heard), tell(4_001));
     }
 }

@@ -1,10 +1,10 @@
 //! The limits and header rules of a route. There may be thousands of routes; those with the same limits share one
 //! policy, which therefore stays in a cache.
 
-use super::LimiterPlan;
+use super::{LimiterPlan, counters::CountedRoute};
 use crate::{
     algorithm::fair::Priority,
-    config::{self, Charge, Config, Mode, PriorityRule, Rate},
+    config::{self, AnswerForm, Charge, Config, Mode, PriorityRule, Rate},
     key::{Parts, Template, TrueCost},
     store::{Check, Checks},
     upstream::headers::Rules,
@@ -21,8 +21,7 @@ use tokio::time::Instant;
 pub(crate) struct RoutePolicy {
     /// The limiters that a request is charged to, with its cost; empty if no limiter applies.
     charges: Vec<Charge>,
-    /// For each check, the index of its limiter, and of its rate within the limiter.
-    owners: SmallVec<[(usize, usize); 1]>,
+    owners: SmallVec<[CheckOwner; 1]>,
     /// The operator's changes to headers: those of the upstream, then those of the route. `None` if both are empty.
     pub(crate) rules: Option<[Rules; 2]>,
     /// Whether one of its limiters learns its rate or its margin.
@@ -50,6 +49,30 @@ pub(crate) struct RoutePolicy {
     pub(crate) max_waiting: usize,
     /// Whether every answer says what its limiter has left.
     pub(crate) tells_quota: bool,
+    /// The form of the gateway's own answers.
+    pub(crate) answers: AnswerForm,
+}
+
+/// The owner of a check, by indices.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CheckOwner {
+    pub(crate) limiter: usize,
+    /// Its rate within the limiter.
+    pub(crate) rate: usize,
+}
+
+/// The policies of all routes.
+pub(crate) struct RoutePolicies {
+    pub(crate) policies: Vec<RoutePolicy>,
+    /// The policy of each route, and how its requests are counted.
+    pub(crate) counted: Vec<CountedRoute>,
+}
+
+/// The checks of one request.
+pub(crate) struct PolicyChecks<'p> {
+    pub(crate) checks: Checks,
+    /// The policy of the limiters at which it costs something.
+    pub(crate) policy: &'p RoutePolicy,
 }
 
 /// A limiter that can never give what is asked for, and why.
@@ -73,24 +96,30 @@ struct PolicyKey<'a> {
     max_wait_cap: Duration,
     max_waiting: usize,
     tells_quota: bool,
+    answers: AnswerForm,
+}
+
+// === impl RoutePolicies ===
+
+impl RoutePolicies {
+    pub(crate) fn new(config: &Config, limiters: &[LimiterPlan]) -> Self {
+        let (mut policies, mut places) = (Vec::new(), HashMap::new());
+        let routes = config.routes.iter().enumerate();
+        let counted = routes.map(|(i, route)| {
+            let policy = *places.entry(PolicyKey::of(i, route)).or_insert_with(|| {
+                policies.push(RoutePolicy::new(route, limiters, config));
+                policies.len() - 1
+            });
+            CountedRoute { policy, priority: route.priority.fixed().unwrap_or(Priority::Normal) }
+        });
+        let counted = counted.collect();
+        Self { policies, counted }
+    }
 }
 
 // === impl RoutePolicy ===
 
 impl RoutePolicy {
-    /// Makes the policies of all routes, and the index of the policy of each route.
-    pub(crate) fn all(config: &Config, limiters: &[LimiterPlan]) -> (Vec<Self>, Vec<usize>) {
-        let (mut all, mut places) = (Vec::new(), HashMap::new());
-        let place = |(i, route)| {
-            *places.entry(PolicyKey::of(i, route)).or_insert_with(|| {
-                all.push(Self::new(route, limiters, config));
-                all.len() - 1
-            })
-        };
-        let of_routes = config.routes.iter().enumerate().map(place).collect();
-        (all, of_routes)
-    }
-
     fn new(route: &config::Route, limiters: &[LimiterPlan], config: &Config) -> Self {
         let works = |charge: &&Charge| {
             config.limiting && limiters[charge.limiter].limiter.mode != Mode::Off
@@ -143,7 +172,7 @@ impl RoutePolicy {
         }
         let owners = charges.iter().flat_map(|charge| {
             let rates = 0..limiters[charge.limiter].checks.len();
-            rates.map(|rate| (charge.limiter, rate))
+            rates.map(|rate| CheckOwner { limiter: charge.limiter, rate })
         });
         let rules = [config.upstreams[route.upstream].headers.clone(), route.headers.clone()];
         let is_closed = config.limiting && !route.missing.is_empty();
@@ -166,6 +195,7 @@ impl RoutePolicy {
             max_wait_cap: route.max_wait_cap,
             max_waiting: route.max_waiting,
             tells_quota: route.tells_quota,
+            answers: route.answers,
         }
     }
 
@@ -180,9 +210,10 @@ impl RoutePolicy {
             // A rule that is learned may be another one for each request.
             let cost = charge.cost.fixed().filter(|_| limiter.has_fixed_checks())?;
             // A tenant or a priority that a request says is another one for each request.
-            let turn = match limiter.limiter.has_turns {
-                true => Some(limiter.limiter.turn_of_all(self.priority.fixed()?)?),
-                false => None,
+            let turn = if limiter.limiter.has_turns {
+                Some(limiter.limiter.turn_of_all(self.priority.fixed()?)?)
+            } else {
+                None
             };
             Some(limiter.checks(None, cost).map(move |check| Check { turn: turn.clone(), ..check }))
         });
@@ -190,8 +221,7 @@ impl RoutePolicy {
         Some(fixed.into_iter().flatten().collect())
     }
 
-    /// Makes the checks of one request of this `priority`, if they depend on it, with the policy of the limiters at which it
-    /// costs something; returns `None` if no limiter applies.
+    /// Makes the checks of one request of this `priority`, if they depend on it; returns `None` if no limiter applies.
     ///
     /// # Errors
     ///
@@ -202,11 +232,11 @@ impl RoutePolicy {
         limiters: &[LimiterPlan],
         priority: Priority,
         parts: impl FnOnce() -> Parts<'p>,
-    ) -> Result<Option<(Checks, &Self)>, String> {
+    ) -> Result<Option<PolicyChecks<'_>>, String> {
         if self.charges.is_empty() {
             return Ok(None);
         }
-        let checks = self.checks_of(limiters, priority, &parts(), (1, None));
+        let checks = self.checks_of(limiters, priority, &parts(), 1, None);
         checks.map_err(|unpayable| unpayable.why)
     }
 
@@ -221,14 +251,15 @@ impl RoutePolicy {
         &self,
         limiters: &[LimiterPlan],
         parts: &Parts<'_>,
-        (hits, rate): (u64, Option<Rate>),
-    ) -> Result<Option<(Checks, &Self)>, Unpayable> {
+        hits: u64,
+        rate: Option<Rate>,
+    ) -> Result<Option<PolicyChecks<'_>>, Unpayable> {
         if hits == 0 {
             return Ok(None);
         }
         let hits = i64::try_from(hits).unwrap_or(i64::MAX);
         let priority = self.priority.fixed().unwrap_or(Priority::Normal);
-        self.checks_of(limiters, priority, parts, (hits, rate))
+        self.checks_of(limiters, priority, parts, hits, rate)
     }
 
     /// Makes the checks of as many requests as `hits` says, at a `rate` in place of those of the limiters if there is one.
@@ -237,8 +268,9 @@ impl RoutePolicy {
         limiters: &[LimiterPlan],
         priority: Priority,
         parts: &Parts<'_>,
-        (hits, rate): (i64, Option<Rate>),
-    ) -> Result<Option<(Checks, &Self)>, Unpayable> {
+        hits: i64,
+        rate: Option<Rate>,
+    ) -> Result<Option<PolicyChecks<'_>>, Unpayable> {
         let (mut checks, mut zeroes) = (Vec::with_capacity(self.owners.len()), 0);
         for (i, Charge { limiter, cost }) in self.charges.iter().enumerate() {
             let plan = &limiters[*limiter];
@@ -279,12 +311,13 @@ impl RoutePolicy {
             0 => Some(self),
             zeroes => self.without.iter().find(|(set, _)| *set == zeroes).map(|(_, policy)| policy),
         };
-        Ok(policy.filter(|_| !checks.is_empty()).map(|policy| (checks.into(), policy)))
+        let policy = policy.filter(|_| !checks.is_empty());
+        Ok(policy.map(|policy| PolicyChecks { checks: checks.into(), policy }))
     }
 
-    /// The policy of one call of a program, which names its limiters itself: for each check the index of its limiter and of
-    /// its rate there. All else is that of this policy.
-    pub(crate) fn for_call(&self, owners: SmallVec<[(usize, usize); 1]>) -> Self {
+    /// The policy of one call of a program, which names its limiters itself: the `owners` of its checks. All else is that of
+    /// this policy.
+    pub(crate) fn for_call(&self, owners: SmallVec<[CheckOwner; 1]>) -> Self {
         Self {
             learns: self.learns,
             owners,
@@ -302,13 +335,14 @@ impl RoutePolicy {
             max_wait_cap: self.max_wait_cap,
             max_waiting: self.max_waiting,
             tells_quota: self.tells_quota,
+            answers: self.answers,
         }
     }
 
     /// The limiters whose cost the answer says, each with the part of the answer and the index of its limiter. A limiter
     /// with several rates has a check for each of them.
     pub(crate) fn settled(&self) -> impl Iterator<Item = (usize, usize, &TrueCost)> {
-        self.owners.iter().enumerate().filter_map(|(check, (limiter, _))| {
+        self.owners.iter().enumerate().filter_map(|(check, CheckOwner { limiter, .. })| {
             let charge = self.charges.iter().find(|charge| charge.limiter == *limiter)?;
             Some((check, *limiter, charge.cost.settle()?))
         })
@@ -324,7 +358,7 @@ impl RoutePolicy {
         took: Duration,
         refused: Option<Instant>,
     ) {
-        for (limiter, rate) in self.owners.iter().take(checks.len()) {
+        for CheckOwner { limiter, rate } in self.owners.iter().take(checks.len()) {
             let plan = &limiters[*limiter];
             // A state from before a change has no learned margin.
             if let Some(margin) = plan.margin().filter(|_| *rate < plan.limiter.algorithms.len()) {
@@ -343,11 +377,11 @@ impl RoutePolicy {
 
     /// The index of the limiter that a check belongs to.
     pub(crate) fn limiter(&self, check: usize) -> usize {
-        self.owners[check].0
+        self.owners[check].limiter
     }
 
-    /// The index of the limiter that a check belongs to, and of its rate there.
-    pub(crate) fn owner(&self, check: usize) -> (usize, usize) {
+    /// The limiter that a check belongs to, and its rate.
+    pub(crate) fn owner(&self, check: usize) -> CheckOwner {
         self.owners[check]
     }
 }
@@ -374,6 +408,7 @@ impl<'a> PolicyKey<'a> {
             max_waiting,
             headers,
             tells_quota,
+            answers,
         } = route;
         Self {
             limiters,
@@ -386,6 +421,7 @@ impl<'a> PolicyKey<'a> {
             max_wait_cap: *max_wait_cap,
             max_waiting: *max_waiting,
             tells_quota: *tells_quota,
+            answers: *answers,
         }
     }
 }

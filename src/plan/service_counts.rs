@@ -3,7 +3,7 @@
 
 use super::{
     Plan,
-    counters::{RouteCounts, WorkerCounters},
+    counters::{CountedRoute, RouteCounts, WorkerCounters},
     previous::Previous,
 };
 use crate::{
@@ -29,12 +29,11 @@ pub(super) struct EndedServiceCounts(HashMap<(Service, String), RouteCounts>);
 // === impl ServiceCounts ===
 
 impl ServiceCounts {
-    /// Makes the counters of the services of `config`; `of_routes` has the index of the policy of each route and its
-    /// priority.
-    pub(super) fn all(config: &Config, of_routes: &[(usize, Priority)]) -> Vec<Self> {
+    /// Makes the counters of the services of `config`.
+    pub(super) fn all(config: &Config, counted: &[CountedRoute]) -> Vec<Self> {
         let of = |service: Service| {
             let routes = config.routes.iter().map(|route| &*route.name).chain(["-"]);
-            let worker = |_| WorkerCounters::new(of_routes, Box::default(), 0, 0);
+            let worker = |_| WorkerCounters::new(counted, Box::default(), 0, 0);
             Self {
                 service,
                 labels: routes.map(|route| service_label(route, service.name())).collect(),

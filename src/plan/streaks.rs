@@ -48,7 +48,7 @@ impl RefusalStreaks {
     /// Counts the refusal of a call of `key` that was sent at `sent`, and returns the number of refusals in a row, one or
     /// more. The refusal of a call that was sent before the last counted refusal came belongs to the same wave. `longest`
     /// is the longest pause, µs.
-    pub(crate) fn refused(&self, key: &Arc<str>, (sent, now): (u64, u64), longest: u64) -> u32 {
+    pub(crate) fn refused(&self, key: &Arc<str>, sent: u64, now: u64, longest: u64) -> u32 {
         let mut all = self.all.write();
         if all.len() >= MAX_KEYS && !all.contains_key(key) {
             all.retain(|_, streak| !streak.is_forgotten(now, longest));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     fn refused(all: &RefusalStreaks, key: &Arc<str>, sent: u64, now: u64) -> u32 {
-        all.refused(key, (sent, now), LONGEST)
+        all.refused(key, sent, now, LONGEST)
     }
 
     fn accepted(all: &RefusalStreaks, keys: &[Arc<str>], sent: u64) {

@@ -8,7 +8,7 @@ use crate::{
     answer::{Failure, is_reason},
     limit::{self, Admission, AlwaysReady, Caller, Reservation, Waiter},
     metrics::Verdict,
-    plan::{RecentReason, RoutePolicy, Waiting},
+    plan::{CheckOwner, RecentReason, RoutePolicy, Waiting},
     store::{Check, Checks, Decision, Source, StoreError},
 };
 use notes::{Times, is_logged};
@@ -146,7 +146,7 @@ impl<'r, 'p> Attempt<'r, 'p> {
 
     /// Counts a refusal, and makes its answer.
     fn limited(&mut self, decision: &Decision) -> Failure {
-        let (limiter, rate) = self.policy.owner(self.index(decision.bound_by));
+        let CheckOwner { limiter, rate } = self.policy.owner(self.index(decision.bound_by));
         self.bind(decision.bound_by);
         // The answer has the fields of this refusal.
         self.record.quota = None;
@@ -225,10 +225,10 @@ impl Caller for Attempt<'_, '_> {
 
     fn renewed(&self) -> Option<Checks> {
         let learns =
-            |i: usize| self.proxy.0.plan.limiters[self.policy.owner(self.index(i)).0].margin();
+            |i: usize| self.proxy.0.plan.limiters[self.policy.limiter(self.index(i))].margin();
         (0..self.checks.len()).any(|i| learns(i).is_some()).then(|| {
             let renewed = self.checks.iter().enumerate().map(|(i, check)| {
-                let (limiter, rate) = self.policy.owner(self.index(i));
+                let CheckOwner { limiter, rate } = self.policy.owner(self.index(i));
                 self.proxy.0.plan.limiters[limiter].renewed(check, rate)
             });
             renewed.collect()

@@ -169,9 +169,9 @@ impl<'a> Exchange<'a> {
             descriptor: None,
         };
         let own = routed.policy.checks(&plan.limiters, priority, parts).map_err(refuse)?;
-        Ok(own.map(|(checks, policy)| {
-            routed.policy = policy;
-            checks
+        Ok(own.map(|own| {
+            routed.policy = own.policy;
+            own.checks
         }))
     }
 }

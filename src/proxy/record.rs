@@ -10,7 +10,7 @@ use super::{
 use crate::{
     algorithm::fair::Priority,
     answer::Failure,
-    config::{PriorityRule, Service},
+    config::{AnswerForm, PriorityRule, Service},
     key,
     metrics::Outcome,
     plan::{LimiterCounters, Plan, WorkerCounters},
@@ -230,7 +230,10 @@ impl<'a> Record<'a> {
 
     /// Makes the gateway's own answer to a request that is not forwarded or has no response.
     pub(crate) fn refusal(&mut self, failure: &Failure, is_grpc: bool) -> Response<Bytes> {
-        let mut response = failure.response();
+        let policy = self.route.map(|route| self.plan.counters[0].direct[route].policy);
+        let policy = policy.map(|policy| &self.plan.policies[policy]);
+        let form = policy.map_or(AnswerForm::Problem, |policy| policy.answers);
+        let mut response = failure.response_as(form, &self.id);
         self.failed(failure, response.status());
         if is_grpc {
             response = failure.grpc_response();
@@ -238,8 +241,7 @@ impl<'a> Record<'a> {
         let headers = response.headers_mut();
         headers.insert(&X_REQUEST_ID, self.id.clone());
         self.tell(headers);
-        let policy = self.route.map(|route| self.plan.counters[0].direct[route].policy);
-        if let Some(rules) = policy.and_then(|policy| self.plan.policies[policy].rules.as_ref()) {
+        if let Some(rules) = policy.and_then(|policy| policy.rules.as_ref()) {
             rules.iter().for_each(|rules| rules.own.apply(headers));
         }
         response

@@ -119,7 +119,7 @@ impl<'a> Exchange<'a> {
     ) -> Option<Pausing> {
         let (plan, store) = (&self.proxy.0.plan, &self.proxy.0.store);
         let config = self.throttle(routed);
-        let times = (plan.micros(outgoing.times.sent), plan.micros(Instant::now()));
+        let (sent, now) = (plan.micros(outgoing.times.sent), plan.micros(Instant::now()));
         let (rules, streaks) = (&config.rules, self.streaks(routed));
         let known = store.pauses();
         // Each key has its own refusals in a row. Only a refusal that names no time makes pauses of different lengths.
@@ -131,7 +131,7 @@ impl<'a> Exchange<'a> {
             if !check.enforce || !has_pause && check.bounds.is_none() {
                 continue;
             }
-            let in_a_row = streaks.refused(&check.key, times, as_micros(rules.max_pause));
+            let in_a_row = streaks.refused(&check.key, sent, now, as_micros(rules.max_pause));
             // A refusal that comes during a pause begins none.
             if known.get(&check.key).is_none() {
                 begun.push(limiter);

@@ -3,7 +3,7 @@
 use super::{Exchange, Routed, forward::Outgoing};
 use crate::{
     limit::micros,
-    plan::{Consequence, HeardRemainder, Left},
+    plan::{CheckOwner, Consequence, HeardRemainder, Left},
     store::{Answer, Check, Store},
     throttle::Heard,
 };
@@ -26,12 +26,12 @@ impl Exchange<'_> {
         let Some(reservation) = reservation.filter(|_| self.throttle(routed).is_on) else {
             return;
         };
-        let times = (plan.micros(outgoing.times.sent), plan.micros(Instant::now()));
+        let (sent, now) = (plan.micros(outgoing.times.sent), plan.micros(Instant::now()));
         let checks = reservation.checks().iter().enumerate();
         let rates = checks.filter_map(|(i, check)| Some((i, check, check.algorithm.as_rate()?)));
         let is_only = rates.clone().count() == 1;
         for (i, check, rule) in rates.filter(|(_, check, _)| check.enforce) {
-            let (limiter, rate) = routed.policy.owner(i);
+            let CheckOwner { limiter, rate } = routed.policy.owner(i);
             let limiter = &plan.config.limiters[limiter];
             let Some(rate) = limiter.rates.get(rate) else { continue };
             let facts = rule.facts();
@@ -58,12 +58,12 @@ impl Exchange<'_> {
             }
             let (reset, period) = (reset.map_or(0, micros), micros(rate.period));
             let of = HeardRemainder { remaining, permit, is_bucket, reset, period };
-            match all.hears(&check.key, times, of) {
+            match all.hears(&check.key, sent, now, of) {
                 Consequence::None => {}
                 Consequence::Tell(left) => tell(&proxy.0.store, check, left),
                 Consequence::TellIn(span) => {
                     let (own, upstream) = (proxy.clone(), routed.policy.upstream);
-                    let (check, at) = (check.clone(), times.1 + span);
+                    let (check, at) = (check.clone(), now + span);
                     tokio::spawn(async move {
                         sleep(Duration::from_micros(span)).await;
                         let next = own.0.plan.heard[upstream].remaining.next(&check.key, at);

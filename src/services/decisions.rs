@@ -15,7 +15,7 @@ use crate::{
     config::{DecisionsConfig, Mode},
     key::is_json,
     limit,
-    plan::{KEPT_FOR, KeptReservation, Plan},
+    plan::{CheckOwner, KEPT_FOR, KeptReservation, Plan},
     proxy::{Attempt, Body, Exchange, Replied, spoilt},
     store::{Check, Checks, Turn},
     suggest::suggest,
@@ -53,7 +53,7 @@ enum ProgramAnswer {
 struct AskedPermits {
     checks: Checks,
     /// For each check the index of its limiter and of its rate there.
-    owners: SmallVec<[(usize, usize); 1]>,
+    owners: SmallVec<[CheckOwner; 1]>,
 }
 
 /// Serves a call of a program.
@@ -113,11 +113,12 @@ async fn answer_call(
         (&Method::POST, "/v1/settle") => taken::settle(proxy, read(request, &plan.kept).await?)?,
         (&Method::POST, "/v1/renew") => {
             let call = read(request, &plan.kept).await?;
-            let renewed = taken::permit(plan, call)?.renew(&**proxy.store()).await;
+            let renewed = permits::renew(taken::permit(plan, call)?, &**proxy.store()).await;
             renewed.map_err(Failure::Store)?
         }
         (&Method::POST, "/v1/release") => {
-            taken::permit(plan, read(request, &plan.kept).await?)?.release(proxy.store())
+            let permit = taken::permit(plan, read(request, &plan.kept).await?)?;
+            permits::release(permit, proxy.store())
         }
         _ => return Err(Failure::NoRoute),
     };
@@ -225,7 +226,7 @@ impl AskedPermits {
                 }
                 let turn = (call.wait && own.limiter.has_turns).then(Turn::of_nobody);
                 asked.push(Check { turn, ..check });
-                owners.push((index, rate));
+                owners.push(CheckOwner { limiter: index, rate });
             }
         }
         Ok(Self { checks: asked.into(), owners })

@@ -3,8 +3,8 @@
 
 use crate::{
     algorithm::{Grant, Level, Micros, concurrency::Ticket},
-    limit::Reservation,
-    plan::{LimiterPlan, release},
+    limit::{LeasedPermit, Reservation},
+    plan::LimiterPlan,
     store::{Check, Source, Store, StoreError},
 };
 use http::{HeaderMap, HeaderValue, header::HOST, uri::Authority};
@@ -44,50 +44,40 @@ pub(crate) fn lease_name(Grant { whole: gateway, ticks: number, .. }: Grant) -> 
     format!("{gateway}-{number}")
 }
 
-/// A concurrency permit that a program holds.
-pub(crate) struct LeasedPermit {
-    check: Check,
-    grant: Grant,
+/// The permit that a program names by the `lease` that it was given: its [`lease_name`].
+///
+/// # Errors
+///
+/// A sentence for the program.
+pub(crate) fn find_permit(
+    plan: &LimiterPlan,
+    key: Option<&str>,
+    lease: &str,
+) -> Result<LeasedPermit, String> {
+    let check = checks(plan, key, 1)?.into_iter().find(Check::is_lease);
+    let check = check.ok_or("only a concurrency limiter has leases")?;
+    let ids = lease.split_once('-').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+    let fits = |id: &i64| (0..1 << 53).contains(id);
+    let (gateway, number) = ids
+        .filter(|(gateway, number)| fits(gateway) && fits(number))
+        .ok_or("`lease` is not what `acquire` gave")?;
+    Ok(LeasedPermit { check, grant: Ticket { gateway, number, deadline: 0 }.grant() })
 }
 
-// === impl LeasedPermit ===
+/// Extends a permit by its lease, and writes the answer.
+///
+/// # Errors
+///
+/// Those of the store.
+pub(crate) async fn renew(permit: LeasedPermit, store: &dyn Store) -> Result<Value, StoreError> {
+    let renewed = store.renew(Source::Shared, &permit.check, permit.grant).get().await?;
+    Ok(json!({ "renewed": renewed }))
+}
 
-impl LeasedPermit {
-    /// The permit that a program names by the `lease` that it was given: its [`lease_name`].
-    ///
-    /// # Errors
-    ///
-    /// A sentence for the program.
-    pub(crate) fn named(
-        plan: &LimiterPlan,
-        key: Option<&str>,
-        lease: &str,
-    ) -> Result<Self, String> {
-        let check = checks(plan, key, 1)?.into_iter().find(Check::is_lease);
-        let check = check.ok_or("only a concurrency limiter has leases")?;
-        let ids = lease.split_once('-').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
-        let fits = |id: &i64| (0..1 << 53).contains(id);
-        let (gateway, number) = ids
-            .filter(|(gateway, number)| fits(gateway) && fits(number))
-            .ok_or("`lease` is not what `acquire` gave")?;
-        Ok(Self { check, grant: Ticket { gateway, number, deadline: 0 }.grant() })
-    }
-
-    /// Extends the permit by its lease, and writes the answer.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
-    pub(crate) async fn renew(self, store: &dyn Store) -> Result<Value, StoreError> {
-        let renewed = store.renew(Source::Shared, &self.check, self.grant).get().await?;
-        Ok(json!({ "renewed": renewed }))
-    }
-
-    /// Ends the permit, and writes the answer.
-    pub(crate) fn release(self, store: &Arc<dyn Store>) -> Value {
-        release(store, Source::Shared, self.check, self.grant);
-        json!({ "released": true })
-    }
+/// Ends a permit, and writes the answer.
+pub(crate) fn release(permit: LeasedPermit, store: &Arc<dyn Store>) -> Value {
+    permit.release(store, Source::Shared);
+    json!({ "released": true })
 }
 
 /// Permits that a program uses from now on.
@@ -95,7 +85,7 @@ pub(crate) struct GivenPermits {
     /// The decision as JSON.
     pub(crate) answer: Value,
     /// The concurrency permits among them.
-    pub(crate) leases: Vec<(Check, Grant)>,
+    pub(crate) leases: Vec<LeasedPermit>,
 }
 
 /// Gives a program its permits, of which the limiter `name` bound, at once or after the `wait`.
@@ -103,7 +93,7 @@ pub(crate) fn give(name: &str, wait: Micros, reservation: &mut Reservation) -> G
     let (limit, level) = (reservation.bound().algorithm.limit(), reservation.level);
     let mut answer = describe(name, None, wait, limit, level);
     let leases = reservation.hand_over();
-    if let Some((check, grant)) = leases.first() {
+    if let Some(LeasedPermit { check, grant }) = leases.first() {
         answer["lease"] = lease_name(*grant).into();
         answer["lease_ms"] = (check.algorithm.lease().unwrap_or_default() / 1000).into();
     }

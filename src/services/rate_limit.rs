@@ -14,7 +14,7 @@ use crate::{
     config::{Rate, ServiceListener},
     key::{Descriptor, Parts},
     limit::{self, Reservation},
-    plan::{Plan, RoutePolicy, Unpayable},
+    plan::{Plan, PolicyChecks, RoutePolicy, Unpayable},
     proxy::{Attempt, Client, Proxy, Record, Replied, budget},
     upstream::Upload,
 };
@@ -121,7 +121,7 @@ fn hand_over(plan: &Plan, mut reservation: Reservation) -> Vec<AddedHeader> {
     let left = reservation.hand_over();
     let rates = 0..reservation.checks().len();
     rates.filter_map(|i| reservation.settlement(i)).for_each(|own| plan.taken_permits.keep(own));
-    let leases = left.iter().filter_map(|(check, grant)| describe_lease(plan, check, *grant));
+    let leases = left.iter().filter_map(|permit| describe_lease(plan, permit));
     let added = leases.filter_map(|lease| {
         Some(AddedHeader { key: "paceway-lease".into(), value: text(&lease)? })
     });
@@ -140,9 +140,9 @@ impl<'p> DescribedCall<'p> {
         rate: Option<Rate>,
     ) -> Result<(), Unpayable> {
         let plan = self.proxy.plan();
-        let checks = policy.descriptor_checks(&plan.limiters, parts, (hits.min(1), rate))?;
+        let checks = policy.descriptor_checks(&plan.limiters, parts, hits.min(1), rate)?;
         let hits = i64::try_from(hits).unwrap_or(i64::MAX);
-        for check in checks.iter().flat_map(|(checks, _)| checks.iter()) {
+        for check in checks.iter().flat_map(|own| own.checks.iter()) {
             plan.taken_permits.give_back(&check.key, check.cost.saturating_mul(hits));
         }
         Ok(())
@@ -205,8 +205,8 @@ impl<'p> DescribedCall<'p> {
             let given = self.give_back(policy, &parts, hits, rate);
             return Ok(given.map_or_else(|why| self.refuse_always(record, why, rate), |()| pass()));
         }
-        let (checks, policy) = match policy.descriptor_checks(&plan.limiters, &parts, (hits, rate))
-        {
+        let asked = policy.descriptor_checks(&plan.limiters, &parts, hits, rate);
+        let PolicyChecks { checks, policy } = match asked {
             Ok(Some(checks)) => checks,
             Ok(None) => return Ok(pass()),
             Err(why) => return Ok(self.refuse_always(record, why, rate)),
@@ -217,9 +217,9 @@ impl<'p> DescribedCall<'p> {
             Ok(reservation) => reservation,
             Err(failure) => return refuse_for(failure, record, rate),
         };
-        let (limiter, place) = policy.owner(reservation.bound_by);
+        let owner = policy.owner(reservation.bound_by);
         let level = reservation.level;
-        let mut policy = plan.limiters[limiter].policy(place, level);
+        let mut policy = plan.limiters[owner.limiter].policy(owner.rate, level);
         policy.quota = own_quota(policy.quota, rate);
         let until = limit::duration(level.reset_after);
         let status = status(RateLimitCode::Ok, Some(&policy), level.remaining, until);

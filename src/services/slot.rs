@@ -2,12 +2,10 @@
 
 use super::permits::lease_name;
 use crate::{
-    algorithm::Grant,
     answer::{Failure, PACEWAY_ORIGIN},
-    limit,
+    limit::{self, LeasedPermit},
     plan::Plan,
     proxy::{Attempt, Exchange, Record, Routed, X_REQUEST_ID},
-    store::Check,
     upstream::headers,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -54,24 +52,23 @@ pub(super) async fn take_slot<'a>(
 }
 
 /// The headers of the answer to a request whose slot has come.
-fn headers_of(record: &Record<'_>, plan: &Plan, leases: &[(Check, Grant)]) -> HeaderMap {
+fn headers_of(record: &Record<'_>, plan: &Plan, leases: &[LeasedPermit]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(PACEWAY_ORIGIN, HeaderValue::from_static("gateway"));
     headers.insert(&X_REQUEST_ID, record.id.clone());
     record.tell(&mut headers);
-    for (check, grant) in leases {
-        if let Some(lease) = describe_lease(plan, check, *grant) {
-            headers.append(&PACEWAY_LEASE, lease);
-        }
+    for lease in leases.iter().filter_map(|permit| describe_lease(plan, permit)) {
+        headers.append(&PACEWAY_LEASE, lease);
     }
     headers
 }
 
 /// Describes a concurrency permit, so that a program can renew and release it: the limiter, the lease, the key if there is
 /// one, and the time until the lease expires.
-pub(super) fn describe_lease(plan: &Plan, check: &Check, grant: Grant) -> Option<HeaderValue> {
+pub(super) fn describe_lease(plan: &Plan, permit: &LeasedPermit) -> Option<HeaderValue> {
+    let LeasedPermit { check, grant } = permit;
     let (limiter, key) = plan.owner(&check.key)?;
-    let mut text = format!("{}; lease=\"{}\"", limiter.limiter.name, lease_name(grant));
+    let mut text = format!("{}; lease=\"{}\"", limiter.limiter.name, lease_name(*grant));
     if let Some(key) = key {
         text.push_str(&format!("; key=\"{}\"", quotable(key)));
     }

@@ -27,9 +27,10 @@ pub(super) fn limits(field: &str) -> Vec<StructuredQuota> {
         quota.limit = whole(parameters.get("q"));
         quota.window = seconds(parameters.get("w"));
     });
-    match named.iter().any(|quota| quota.remaining.is_some()) {
-        true => named,
-        false => members(field).into_iter().collect(),
+    if named.iter().any(|quota| quota.remaining.is_some()) {
+        named
+    } else {
+        members(field).into_iter().collect()
     }
 }
 

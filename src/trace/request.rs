@@ -72,10 +72,7 @@ fn new_id() -> SpanId {
 
 /// An error with the number of a status from 500 on.
 fn status_of(status: StatusCode) -> Status {
-    match status.is_server_error() {
-        true => Status::error(status.as_str().to_owned()),
-        false => Status::Unset,
-    }
+    if status.is_server_error() { Status::error(status.as_str().to_owned()) } else { Status::Unset }
 }
 
 // === impl RequestTrace ===

@@ -84,27 +84,24 @@ async fn ask(cluster: &Cluster, check: &HealthCheck, address: &Address) -> Resul
     let io = TokioIo::new(stream);
     let target = &cluster.settings.targets[address.target];
     let request = Request::get(check.path.as_str()).header(header::USER_AGENT, USER_AGENT);
-    let response = match is_http2 {
-        true => {
-            let uri = Uri::builder()
-                .scheme(target.origin.scheme_str().unwrap_or("http"))
-                .authority(target.host.as_bytes())
-                .path_and_query(check.path.clone())
-                .build()?;
-            let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await?;
-            let mut driver = JoinSet::new();
-            driver.spawn(connection);
-            sender.send_request(request.uri(uri).body(String::new())?).await?
-        }
-        false => {
-            let (mut sender, connection) = http1::handshake(io).await?;
-            // The task ends with this check.
-            let mut driver = JoinSet::new();
-            driver.spawn(connection);
-            let request = request.header(header::HOST, &target.host);
-            let request = request.header(header::CONNECTION, "close");
-            sender.send_request(request.body(String::new())?).await?
-        }
+    let response = if is_http2 {
+        let uri = Uri::builder()
+            .scheme(target.origin.scheme_str().unwrap_or("http"))
+            .authority(target.host.as_bytes())
+            .path_and_query(check.path.clone())
+            .build()?;
+        let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await?;
+        let mut driver = JoinSet::new();
+        driver.spawn(connection);
+        sender.send_request(request.uri(uri).body(String::new())?).await?
+    } else {
+        let (mut sender, connection) = http1::handshake(io).await?;
+        // The task ends with this check.
+        let mut driver = JoinSet::new();
+        driver.spawn(connection);
+        let request = request.header(header::HOST, &target.host);
+        let request = request.header(header::CONNECTION, "close");
+        sender.send_request(request.body(String::new())?).await?
     };
     match response.status() {
         status if status.is_success() || status.is_redirection() => Ok(()),

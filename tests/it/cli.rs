@@ -2,6 +2,8 @@
 
 mod demo;
 mod explain;
+mod init;
+mod run;
 
 use crate::support::{Gateway, Upstream, paceway, paceway_in};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};

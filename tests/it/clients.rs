@@ -3,6 +3,7 @@
 
 mod curl;
 mod early;
+mod sdks;
 
 use crate::support::{Conn, Gateway, PATIENCE, Upstream, eventually};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};

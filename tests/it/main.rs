@@ -20,6 +20,7 @@ mod twins_timeline;
 
 mod addresses;
 mod admin;
+mod answers;
 mod attempts;
 mod auto;
 mod away;

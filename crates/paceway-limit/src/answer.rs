@@ -135,9 +135,10 @@ impl CallFailure {
 impl Problem<'_> {
     /// The response.
     pub fn response(&self) -> Response<Bytes> {
-        let kind = match self.name == LIMITED.1 {
-            true => Cow::Borrowed(QUOTA_EXCEEDED),
-            false => Cow::Owned(format!("urn:paceway:problem:{}", self.name)),
+        let kind = if self.name == LIMITED.1 {
+            Cow::Borrowed(QUOTA_EXCEEDED)
+        } else {
+            Cow::Owned(format!("urn:paceway:problem:{}", self.name))
         };
         let body = ProblemBody {
             kind: &kind,
@@ -175,9 +176,10 @@ impl Policy {
     /// The name in a form that needs no escape in a structured field. The configuration allows no other names; a program
     /// that uses the library may have one.
     pub fn plain_name(&self) -> Cow<'_, str> {
-        match self.name.contains(['"', '\\']) {
-            true => self.name.replace(['"', '\\'], "_").into(),
-            false => self.name.as_str().into(),
+        if self.name.contains(['"', '\\']) {
+            self.name.replace(['"', '\\'], "_").into()
+        } else {
+            self.name.as_str().into()
         }
     }
 

@@ -34,7 +34,7 @@ pub use layer::{LimitLayer, LimitService};
 pub use limited_call::LimitedCall;
 pub use limiter::{AcquireError, Limiter};
 pub use pace_layer::{PaceError, PaceLayer, PaceService};
-pub use reservation::Reservation;
+pub use reservation::{LeasedPermit, Reservation};
 pub use responses::{ReadResponse, Responses};
 pub use retry_after::retry_after;
 pub use rule::{Limit, RuleError, WithoutStore};

@@ -64,6 +64,13 @@ impl Rate {
         nanohertz(count, self.period_micros()).clamp(MIN_RATE, MAX_RATE)
     }
 
+    /// Whether it is slower than the slowest rate that can be learned, a permit in 11.6 days.
+    #[doc(hidden)]
+    pub fn is_too_slow_to_learn(&self) -> bool {
+        let count = i64::try_from(self.count).unwrap_or(i64::MAX);
+        nanohertz(count, self.period_micros()) < MIN_RATE
+    }
+
     /// Whether calls that keep this rate keep `other` as well, wherever the windows of both begin.
     pub fn implies(&self, other: &Self) -> bool {
         let (own, its) = (self.period.as_micros(), other.period.as_micros());

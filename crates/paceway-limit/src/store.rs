@@ -28,8 +28,8 @@ pub use note::{KEPT, Note, NoteChange};
 pub(crate) use openings::LEAST_GAIN;
 pub use openings::{Opening, Openings};
 pub use pauses::{
-    Covering, Doubt, KnownPause, LimiterHold, PauseEvent, PauseEvents, PauseVersion, Pauses,
-    WaitingCount,
+    Covering, Doubt, GrantedSlot, KnownPause, LimiterHold, PauseEvent, PauseEvents, PauseVersion,
+    Pauses, WaitingCount,
 };
 pub use scan::{ScanPlace, ScanStep};
 pub use turn::TenantLevel;

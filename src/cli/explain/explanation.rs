@@ -2,10 +2,11 @@
 
 use super::{TypedRequest, header_changes::changes, limiters::ExplainedLimiter, throttle};
 use crate::{
+    algorithm::fair::Priority,
     answer::Failure,
     config::{Charge, Config, Mode, Route, Upstream},
     key::{self, Parts, Template},
-    path::{PathRule, PathTemplate, Relation, Suffix},
+    path::{PathRule, PathTemplate, Paths, Relation, Suffix},
     proxy::json_body,
     route::{Table, host_of},
     upstream::headers::remove_nominated,
@@ -77,10 +78,25 @@ struct ExplainedUpstream {
     addresses: usize,
 }
 
+/// Lines for people, each with a name before it.
+#[derive(Default)]
+struct Lines(String);
+
 // === impl Explanation ===
 
 impl Explanation {
     pub(super) fn of(config: &Config, request: TypedRequest) -> Self {
+        let mut explained = Self { limiting: config.limiting, ..Self::default() };
+        explained.refused = explained.fill(config, request).err();
+        explained
+    }
+
+    /// Fills in what the gateway would do.
+    ///
+    /// # Errors
+    ///
+    /// The answer of the gateway itself.
+    fn fill(&mut self, config: &Config, request: TypedRequest) -> Result<(), String> {
         let TypedRequest { mut head, body, peer } = request;
         let refusal = refusal(config, head.clone());
         // A field that `Connection` names was meant for the gateway's connection; no key and no route sees it.
@@ -93,57 +109,34 @@ impl Explanation {
         let host = host.map(host_of);
         let client_ip = key::client_ip(peer, headers, &config.trusted_proxies);
         let path = config.paths.normal(uri.path());
-        let request = ExplainedRequest {
+        self.request = ExplainedRequest {
             method: method.to_string(),
             target: uri.to_string(),
             host: host.map(str::to_owned),
             client_ip: client_ip.to_string(),
             compared: String::from_utf8_lossy(&path).into_owned(),
         };
-        let mut explained = Self { request, limiting: config.limiting, ..Self::default() };
-        if refusal.is_some() {
-            return Self { refused: refusal, ..explained };
+        if let Some(refusal) = refusal {
+            return Err(refusal);
         }
         let covers = |one: usize, other: usize| config.routes[one].covers(&config.routes[other]);
         let table = Table::new(&config.routes, config.paths);
-        let found = match table.find_covering(method, host, uri.path(), covers) {
-            Ok(Some(found)) => found,
-            Ok(None) => {
-                let why = "404 no-route; add a route with suffix \"*\" to pass such requests";
-                return Self { refused: Some(why.into()), ..explained };
-            }
-            Err(ambiguous) => {
-                return Self { refused: Some(format!("400, {ambiguous}")), ..explained };
-            }
-        };
+        let found = table.find_covering(method, host, uri.path(), covers);
+        let found = found.map_err(|ambiguous| format!("400, {ambiguous}"))?;
+        let found =
+            found.ok_or("404 no-route; add a route with suffix \"*\" to pass such requests")?;
         let route = &config.routes[found];
         let is_own = table.find(method, host, uri.path()) == Some(found);
-        let why = match is_own {
-            true => why(route),
-            false => "servers read this path in several ways; it has the limiters of all".into(),
-        };
-        let others = config.routes.iter().enumerate().filter(|(i, _)| is_own && *i != found);
-        let others = others.filter_map(|(index, other)| {
-            let why = passed_over(route, other, method, host, &path)?;
-            Some(PassedOver { name: other.name.clone(), index, why })
-        });
-        let not = others.collect();
-        explained.route = Some(ExplainedRoute { name: route.name.clone(), index: found, why, not });
+        let passed = |other: &Route| passed_over(route, other, method, host, &path);
+        self.route = Some(ExplainedRoute::of(config, found, is_own, passed));
         let upstream = &config.upstreams[route.upstream];
-        explained.upstream = Some(ExplainedUpstream::of(upstream, uri));
-        explained.headers = changes(upstream, route);
+        self.upstream = Some(ExplainedUpstream::of(upstream, uri));
+        self.headers = changes(upstream, route);
         let template = route.path.template().map(|template| &**template);
-        for name in template.into_iter().flat_map(PathTemplate::names) {
-            let value = template.and_then(|own| own.value(name, uri.path(), &config.paths));
-            if let Some(value) = value {
-                let value = String::from_utf8_lossy(&value).into_owned();
-                explained.path.insert(name.to_owned(), value);
-            }
-        }
-        let body = match reads_body(config, route).then(|| json_body(headers, &body)).transpose() {
-            Ok(body) => body.flatten(),
-            Err(failure) => return Self { refused: Some(failure.summary()), ..explained },
-        };
+        let values = template.map(|own| path_values(own, uri.path(), &config.paths));
+        self.path = values.unwrap_or_default();
+        let body = reads_body(config, route).then(|| json_body(headers, &body)).transpose();
+        let body = body.map_err(|failure| failure.summary())?.flatten();
         let paths = config.paths;
         let parts = Parts {
             client_ip,
@@ -157,87 +150,104 @@ impl Explanation {
             descriptor: None,
         };
         let is_trusted = key::is_trusted(peer.to_canonical(), &config.trusted_proxies);
-        let priority = match route.priority.of(headers, is_trusted) {
-            Ok(priority) => priority,
-            Err(why) => {
-                let refused = Failure::BadRequest(why.into()).summary();
-                return Self { refused: Some(refused), ..explained };
-            }
-        };
+        let priority = route.priority.of(headers, is_trusted);
+        let priority = priority.map_err(|why| Failure::BadRequest(why.into()).summary())?;
+        self.explain_limiters(config, route, priority, &parts);
+        Ok(())
+    }
+
+    fn explain_limiters(
+        &mut self,
+        config: &Config,
+        route: &Route,
+        priority: Priority,
+        parts: &Parts<'_>,
+    ) {
+        let (upstream, headers) = (&config.upstreams[route.upstream], parts.headers);
         let charges = route.limiters.iter().filter(|_| config.limiting);
         let limiters = charges.map(|charge| {
             let of = if upstream.limiters.contains(charge) { "upstream" } else { "route" };
-            ExplainedLimiter::of(config, charge, of, priority, &parts)
+            ExplainedLimiter::of(config, charge, of, priority, parts)
         });
-        explained.limiters = limiters.collect();
+        self.limiters = limiters.collect();
         if config.limiting {
-            explained.missing = route.missing.clone();
+            self.missing = route.missing.clone();
         }
-        explained.forwarded = explained.missing.is_empty()
-            && explained.limiters.iter().all(|limiter| limiter.refused.is_none());
+        self.forwarded = self.missing.is_empty()
+            && self.limiters.iter().all(|limiter| limiter.refused.is_none());
         let wait = crate::proxy::budget(route.max_wait, route.max_wait_cap, headers);
         let enforces = |charge: &Charge| config.limiters[charge.limiter].mode == Mode::Enforce;
         if config.limiting && !route.limiters.is_empty() {
             let is_held = route.limiters.iter().any(enforces);
-            explained.max_wait_ms = is_held.then_some(wait.as_secs_f64() * 1e3);
-            explained.waits = Some(waits(is_held, wait, headers.contains_key("prefer")));
+            self.max_wait_ms = is_held.then_some(wait.as_secs_f64() * 1e3);
+            self.waits = Some(waits(is_held, wait, headers.contains_key("prefer")));
         }
         // A limiter that the request costs nothing is not asked, so its refusal does not pause it.
-        let asked = explained.limiters.iter().filter(|limiter| limiter.asked);
+        let asked = self.limiters.iter().filter(|limiter| limiter.asked);
         let asked: Vec<_> = asked.map(|limiter| limiter.name.as_str()).collect();
         for (name, what) in throttle::lines(config, route, &asked, wait) {
             match name {
-                "retries" => explained.retries = Some(what),
-                _ => explained.throttle.push(what),
+                "retries" => self.retries = Some(what),
+                _ => self.throttle.push(what),
             }
         }
-        explained
     }
 
     /// The lines for people.
     pub(super) fn text(&self) -> String {
-        let mut out = String::new();
-        let mut line = |name: &str, what: &str| {
-            // Writing to a string cannot fail.
-            let _ = writeln!(out, "{name:<10} {what}");
-        };
+        let mut lines = Lines::default();
         let ExplainedRequest { method, target, host, compared, .. } = &self.request;
         let host = host.as_ref().map_or_else(String::new, |host| format!(" (host {host})"));
-        line("request", &format!("{method} {target}{host}"));
-        line("compared", &format!("{compared} (the path in normal form)"));
+        lines.add("request", &format!("{method} {target}{host}"));
+        lines.add("compared", &format!("{compared} (the path in normal form)"));
         let Some(route) = &self.route else {
             let refused = self.refused.as_deref().unwrap_or_default();
-            match refused.starts_with("404") || refused.starts_with("400,") {
-                true => line("route", &format!("none: {refused}")),
-                false => line("refused", refused),
+            if refused.starts_with("404") || refused.starts_with("400,") {
+                lines.add("route", &format!("none: {refused}"));
+            } else {
+                lines.add("refused", refused);
             }
-            return out;
+            return lines.0;
         };
-        line("route", &format!("{} (routes[{}]): {}", route.name, route.index, route.why));
+        lines.add("route", &format!("{} (routes[{}]): {}", route.name, route.index, route.why));
         for PassedOver { name, index, why } in &route.not {
-            line("", &format!("not {name} (routes[{index}]): {why}"));
+            lines.add("", &format!("not {name} (routes[{index}]): {why}"));
         }
         if let Some(ExplainedUpstream { name, url, addresses }) = &self.upstream {
             let others = match addresses {
                 1 => String::new(),
                 addresses => format!(" (one of {addresses} addresses)"),
             };
-            line("upstream", &format!("{name}: {url}{others}"));
+            lines.add("upstream", &format!("{name}: {url}{others}"));
         }
         for change in &self.headers {
-            line("headers", change);
+            lines.add("headers", change);
         }
         if let Some(refused) = &self.refused {
-            line("refused", refused);
-            return out;
+            lines.add("refused", refused);
+            return lines.0;
         }
+        self.write_limiters(&mut lines);
+        if let Some(waits) = &self.waits {
+            lines.add("waits", waits);
+        }
+        for (i, what) in self.throttle.iter().enumerate() {
+            lines.add(if i == 0 { "throttle" } else { "" }, what);
+        }
+        if let Some(retries) = &self.retries {
+            lines.add("retries", retries);
+        }
+        lines.0
+    }
+
+    fn write_limiters(&self, lines: &mut Lines) {
         if !self.limiting {
-            line("limiters", "none work: `limiting: off`");
+            lines.add("limiters", "none work: `limiting: off`");
         } else if self.limiters.is_empty() && self.missing.is_empty() {
-            line("limiters", "none: forwarded at once");
+            lines.add("limiters", "none: forwarded at once");
         }
         for (name, value) in &self.path {
-            line("", &format!("{{path.{name}}} is {value}"));
+            lines.add("", &format!("{{path.{name}}} is {value}"));
         }
         for limiter in &self.limiters {
             let upstream = self.upstream.as_ref().map_or("", |upstream| &upstream.name);
@@ -245,31 +255,51 @@ impl Explanation {
                 "upstream" => format!("of upstream {upstream}"),
                 _ => "of the route".into(),
             };
-            line("limiter", &format!("{}, {from}", limiter.line()));
-            line("", &limiter.bucket());
+            lines.add("limiter", &format!("{}, {from}", limiter.line()));
+            lines.add("", &limiter.bucket());
             if let Some(what) = limiter.turn() {
-                line("", &what);
+                lines.add("", &what);
             }
             if let Some(what) = &limiter.without_store {
-                line("", what);
+                lines.add("", what);
             }
         }
         for name in &self.missing {
-            line(
+            lines.add(
                 "limiter",
                 &format!("{name}: not in the file; 503 until limits_from has such a row"),
             );
         }
-        if let Some(waits) = &self.waits {
-            line("waits", waits);
-        }
-        for (i, what) in self.throttle.iter().enumerate() {
-            line(if i == 0 { "throttle" } else { "" }, what);
-        }
-        if let Some(retries) = &self.retries {
-            line("retries", retries);
-        }
-        out
+    }
+}
+
+// === impl Lines ===
+
+impl Lines {
+    fn add(&mut self, name: &str, what: &str) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.0, "{name:<10} {what}");
+    }
+}
+
+// === impl ExplainedRoute ===
+
+impl ExplainedRoute {
+    /// `is_own`: it is the route of the path itself, not only of another reading of it.
+    fn of(
+        config: &Config,
+        index: usize,
+        is_own: bool,
+        passed: impl Fn(&Route) -> Option<String>,
+    ) -> Self {
+        let route = &config.routes[index];
+        let several = "servers read this path in several ways; it has the limiters of all";
+        let why = if is_own { why(route) } else { several.into() };
+        let others = config.routes.iter().enumerate().filter(|(i, _)| is_own && *i != index);
+        let not = others.filter_map(|(index, other)| {
+            Some(PassedOver { name: other.name.clone(), index, why: passed(other)? })
+        });
+        Self { name: route.name.clone(), index, why, not: not.collect() }
     }
 }
 
@@ -283,6 +313,15 @@ impl ExplainedUpstream {
         let url = format!("{}{target}", origin.trim_end_matches('/'));
         Self { name: upstream.name.clone(), url, addresses: upstream.targets.len() }
     }
+}
+
+/// The segments of a path that its template names.
+fn path_values(template: &PathTemplate, path: &str, paths: &Paths) -> BTreeMap<String, String> {
+    let values = template.names().iter().filter_map(|name| {
+        let value = template.value(name, path, paths)?;
+        Some((name.to_owned(), String::from_utf8_lossy(&value).into_owned()))
+    });
+    values.collect()
 }
 
 /// Returns the reason why the gateway would answer this request itself, such as 405 for TRACE.
@@ -329,10 +368,8 @@ fn why(route: &Route) -> String {
     };
     let host = route.host.as_ref().map_or(String::new(), |host| format!(", for host {host}"));
     let methods: Vec<_> = route.methods.iter().map(Method::as_str).collect();
-    let methods = match methods.is_empty() {
-        true => String::new(),
-        false => format!(", for {}", methods.join(", ")),
-    };
+    let methods =
+        if methods.is_empty() { String::new() } else { format!(", for {}", methods.join(", ")) };
     format!("{path}{host}{methods}")
 }
 

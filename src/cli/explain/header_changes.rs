@@ -46,8 +46,5 @@ fn replacements(name: &HeaderName, replacement: &Replacement) -> Vec<String> {
 }
 
 fn shown(value: &HeaderValue) -> Cow<'_, str> {
-    match value.is_sensitive() {
-        true => "***".into(),
-        false => String::from_utf8_lossy(value.as_bytes()),
-    }
+    if value.is_sensitive() { "***".into() } else { String::from_utf8_lossy(value.as_bytes()) }
 }

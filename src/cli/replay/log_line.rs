@@ -89,10 +89,7 @@ impl LoggedRequest {
     ///
     /// The reason, or [`LineError::NoRequest`] for a line without a request.
     pub(super) fn parse(line: &str) -> Result<Self, LineError> {
-        match line.trim_start().starts_with('{') {
-            true => json(line),
-            false => combined(line),
-        }
+        if line.trim_start().starts_with('{') { json(line) } else { combined(line) }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     config::{Config, Mode},
     key::Parts,
     limit::micros,
-    plan::Plan,
+    plan::{Plan, PolicyChecks},
     route::host_of,
     store::{Check, Checks, Decision, Entry, Reply, calls::Calls, memory::MemoryStore},
 };
@@ -160,7 +160,7 @@ impl Simulation {
             .checks(&plan.limiters, priority, parts)
             .map_err(|_| Some(route))?;
         let (checks, limiters) = match checks {
-            Some((checks, own)) => {
+            Some(PolicyChecks { checks, policy: own }) => {
                 let limiters: Vec<_> = (0..checks.len()).map(|i| own.limiter(i)).collect();
                 let checks = checks.iter().zip(&limiters).map(|(check, limiter)| {
                     let fair = plan.limiters[*limiter].limiter.fair.as_ref();
@@ -213,12 +213,11 @@ impl Simulation {
         self.count(&call, &decision);
         let has_concurrency = call.checks.iter().any(Check::is_lease);
         let at = self.now + decision.wait;
-        match has_concurrency && decision.wait > 0 {
-            true => {
-                let call = self.hold(call);
-                self.plan_step(at, Step::Slot(Box::new(call), decision));
-            }
-            false => self.start(call, at),
+        if has_concurrency && decision.wait > 0 {
+            let call = self.hold(call);
+            self.plan_step(at, Step::Slot(Box::new(call), decision));
+        } else {
+            self.start(call, at);
         }
     }
 

@@ -121,9 +121,10 @@ impl Tally {
         let routes: Vec<_> = self.all_routes().flat_map(lines).collect();
         let limiters: Vec<_> = self.limiters.iter().flat_map(lines).collect();
         let routes = table(head("ROUTE"), &routes);
-        match limiters.is_empty() {
-            true => routes,
-            false => format!("{routes}\n{}", table(head("LIMITER"), &limiters)),
+        if limiters.is_empty() {
+            routes
+        } else {
+            format!("{routes}\n{}", table(head("LIMITER"), &limiters))
         }
     }
 }

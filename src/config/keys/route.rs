@@ -4,10 +4,11 @@ use super::{
     CHARGE, HEADERS,
     kind::Kind,
     spec::{
-        COST, HOUR, Keys, REDIRECT, REMOVE, RETRIES, SET, duration, elsewhere, key, list, meant,
-        number, replaced, section, words,
+        COST, HOUR, Keys, REDIRECT, REMOVE, RETRIES, SET, choice, duration, elsewhere, key, list,
+        meant, number, replaced, section, words,
     },
 };
+use crate::config::AnswerForm;
 use std::time::Duration;
 
 pub(in crate::config) const ROUTE: Keys = Keys {
@@ -44,6 +45,8 @@ pub(in crate::config) const ROUTE: Keys = Keys {
             .says("requests held on this route at one time in one gateway; above it 503 `queue-full`"),
         words("ratelimit_headers", || vec!["refused", "all"]).otherwise("that of the file")
             .says("as at the top of the file, for this route"),
+        choice::<AnswerForm>("answers").otherwise("that of the upstream")
+            .says("as for the upstream, for this route"),
         section("headers", &HEADERS, "[changes](#headers)")
             .says("changes to headers, after those of the upstream's own `headers`"),
     ],

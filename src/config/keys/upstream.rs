@@ -8,6 +8,7 @@ use super::{
         duration, elsewhere, key, list, meant, number, section,
     },
 };
+use crate::config::AnswerForm;
 
 pub(in crate::config) const UPSTREAM: Keys = Keys {
     name: "upstream",
@@ -58,9 +59,13 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
         choice::<bool>("throttle").or(&[Kind::Section(&THROTTLE)], ", or [rules](#throttle)").default("on")
             .says("how it says \"slow down\", and what then happens: its refusals pause limiters, and refused requests \
                 are sent again within their budget. `off` passes refusals on and does nothing else"),
+        choice::<AnswerForm>("answers").default("problem")
+            .says("the form of the gateway's own answers, such as its 429: `problem`, or that of a vendor, [whose SDKs then \
+                understand them](limiting.md#answers-that-sdks-understand)"),
     ],
     others: &[
         meant("servers targets endpoints addresses", "urls"),
+        meant("errors error_format", "answers"),
         meant("timeout read_timeout proxy_read_timeout", "response_timeout"),
         meant("proxy_connect_timeout", "connect_timeout"),
         meant("keepalive_timeout", "idle_timeout"),

@@ -121,9 +121,10 @@ impl ConfigReader {
             Ok(loaded) => loaded,
             Err(TlsError { reason, .. }) => {
                 let text = fs::read_to_string(&pair.key).unwrap_or_default();
-                match text.contains("ENCRYPTED") {
-                    true => self.refuse(key, "holds a private key that is encrypted; decrypt it"),
-                    false => self.refuse(key, &reason),
+                if text.contains("ENCRYPTED") {
+                    self.refuse(key, "holds a private key that is encrypted; decrypt it");
+                } else {
+                    self.refuse(key, &reason);
                 }
                 return None;
             }
@@ -135,9 +136,10 @@ impl ConfigReader {
                 None
             }
             Err(rustls::Error::InconsistentKeys(_)) => {
-                let reason = match cert.node.place == key.node.place {
-                    true => "holds a key that is not the one of its first certificate",
-                    false => "holds a key that is not the one of the certificate in `cert`",
+                let reason = if cert.node.place == key.node.place {
+                    "holds a key that is not the one of its first certificate"
+                } else {
+                    "holds a key that is not the one of the certificate in `cert`"
                 };
                 self.refuse(key, reason);
                 None
@@ -191,9 +193,10 @@ impl ConfigReader {
             if is_offline {
                 return Ok(file);
             }
-            let found = file.metadata().map_err(|error| match Path::new(text).is_absolute() {
-                true => format!("cannot be read: {error}"),
-                false => {
+            let found = file.metadata().map_err(|error| {
+                if Path::new(text).is_absolute() {
+                    format!("cannot be read: {error}")
+                } else {
                     let whole = path::absolute(&file).unwrap_or_else(|_| file.clone());
                     format!("cannot be read as `{}`: {error}", whole.display())
                 }
@@ -201,10 +204,10 @@ impl ConfigReader {
             if !found.is_file() {
                 return Err("is no file".into());
             }
-            match found.len() > MAX_FILE {
-                true => Err(format!("is larger than {}", Bytes::from(MAX_FILE))),
-                false => Ok(file),
+            if found.len() > MAX_FILE {
+                return Err(format!("is larger than {}", Bytes::from(MAX_FILE)));
             }
+            Ok(file)
         })
     }
 

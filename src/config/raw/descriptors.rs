@@ -5,6 +5,7 @@ use super::routes::{Charged, route_name};
 use crate::{
     config::{
         fair::PriorityRule,
+        http::AnswerForm,
         keys::DESCRIPTOR,
         limiter::LimiterConfig,
         reader::{ConfigReader, ConfigSection, Field},
@@ -93,6 +94,7 @@ impl ConfigReader {
             max_waiting: self.read_or_default(&section, "max_waiting"),
             headers: Rules::default(),
             tells_quota: false,
+            answers: AnswerForm::Problem,
         };
         Some((DescriptorRule { pairs: pairs?, route: next }, route))
     }

@@ -1,6 +1,10 @@
 //! Reads `limiters`, in their short and their long form, and makes the rules of each.
 
-use super::{rates::is_auto, rule_keys::uses, rules::Rule};
+use super::{
+    rates::{WrittenRate, is_auto},
+    rule_keys::uses,
+    rules::Rule,
+};
 use crate::{
     algorithm::{Algorithm, Concurrency},
     config::{
@@ -123,7 +127,7 @@ impl ConfigReader {
             }
             rule => rule,
         };
-        let rates = self.rates_for(section, rate.as_ref(), (kind, misused), limiter);
+        let rates = self.rates_for(section, rate.as_ref(), kind, misused, limiter);
         let Some(rule) = rule.filter(|_| self.mistakes.len() == before) else { return };
         if let Rule::Concurrency { max, lease } = rule {
             match Concurrency::new(max, lease) {
@@ -136,7 +140,7 @@ impl ConfigReader {
             }
             return;
         }
-        for (rate, node) in rates {
+        for WrittenRate { rate, node } in rates {
             match rule.at(rate) {
                 Ok(algorithm) => match at_most(algorithm, limiter.auto) {
                     Some(algorithm) => {

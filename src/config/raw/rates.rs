@@ -12,16 +12,24 @@ use crate::{
     },
 };
 
+/// A rate, and the value that says it.
+#[derive(Clone, Copy)]
+pub(super) struct WrittenRate<'n> {
+    pub(super) rate: Rate,
+    pub(super) node: &'n YamlNode,
+}
+
 impl ConfigReader {
-    /// Reads the rates that the algorithm of a limiter allows, each with the value that says it. A limiter with
-    /// `rate: auto` has one, with which it starts. `misused` is true if the limiter has keys of another algorithm.
+    /// Reads the rates that the algorithm of a limiter allows. A limiter with `rate: auto` has one, with which it starts.
+    /// `misused` is true if the limiter has keys of another algorithm.
     pub(super) fn rates_for<'n>(
         &mut self,
         section: &ConfigSection<'n>,
         rate: Option<&Field<'n>>,
-        (kind, misused): (RuleKind, bool),
+        kind: RuleKind,
+        misused: bool,
         limiter: &mut LimiterConfig,
-    ) -> Vec<(Rate, &'n YamlNode)> {
+    ) -> Vec<WrittenRate<'n>> {
         let learns = rate.is_some_and(is_auto);
         for key in ["start", "min"].into_iter().filter(|_| !learns && kind.has_auto_rate()) {
             if let Some(field) = section.get(key) {
@@ -65,24 +73,35 @@ impl ConfigReader {
         section: &ConfigSection<'n>,
         field: &Field<'n>,
         limiter: &mut LimiterConfig,
-    ) -> Option<(Rate, &'n YamlNode)> {
+    ) -> Option<WrittenRate<'n>> {
         let start: Rate = self.read_required(section, "start", ", as in `start: 5/s`")?;
+        let (min, max): (Option<Rate>, Option<Rate>) =
+            (self.read(section, "min"), self.read(section, "max"));
         let first = start.nanohertz();
         // A quota is seldom a hundredth of the first guess, or a thousand times as great.
-        let min = self
-            .read(section, "min")
-            .map_or((first / 100).max(MIN_RATE), |min: Rate| min.nanohertz());
-        let max = self.read(section, "max");
-        let max = max.unwrap_or(Rate { count: start.count.saturating_mul(1_000), ..start });
-        if !(min..=max.nanohertz()).contains(&first) {
-            let place = section.get("start").map_or(section.place, |field| field.node.place);
-            let reason = "must lie between `min` and `max`";
-            self.note(place, &join(&section.path, "start"), reason);
+        let least = min.map_or((first / 100).max(MIN_RATE), |min| min.nanohertz());
+        let most = max.unwrap_or(Rate { count: start.count.saturating_mul(1_000), ..start });
+        let wrong = [("start", Some(start)), ("min", min)].into_iter().find_map(|(key, rate)| {
+            let rate = rate.filter(Rate::is_too_slow_to_learn)?;
+            Some((key, format!("{rate} is slower than the slowest rate that is learned, 1/11d")))
+        });
+        let wrong = wrong.or_else(|| match (min, max) {
+            (Some(min), _) if first < least => {
+                Some(("start", format!("{start} is below `min`, {min}")))
+            }
+            (_, Some(max)) if first > most.nanohertz() => {
+                Some(("start", format!("{start} is above `max`, {max}")))
+            }
+            _ => None,
+        });
+        if let Some((key, reason)) = wrong {
+            let place = section.get(key).map_or(section.place, |field| field.node.place);
+            self.note(place, &join(&section.path, key), reason);
             return None;
         }
-        let bounds = Bounds { start: first, min, unit: micros(start.period) };
-        limiter.auto = Some(AutoRule::Rate { bounds, max });
-        Some((start, field.node))
+        let bounds = Bounds { start: first, min: least, unit: micros(start.period) };
+        limiter.auto = Some(AutoRule::Rate { bounds, max: most });
+        Some(WrittenRate { rate: start, node: field.node })
     }
 
     /// Reads `margin: auto`: a margin that is learned, between none and the shortest period.
@@ -103,7 +122,7 @@ impl ConfigReader {
         section: &ConfigSection<'_>,
         field: &Field<'n>,
         kind: RuleKind,
-    ) -> Vec<(Rate, &'n YamlNode)> {
+    ) -> Vec<WrittenRate<'n>> {
         let rates = self.rates(field, kind);
         if rates.len() > 1 && !kind.takes_lists() {
             let reason = format!(
@@ -123,20 +142,20 @@ impl ConfigReader {
     }
 
     /// Reads one rate or a list of them, and returns them with the shortest period first.
-    fn rates<'n>(&mut self, field: &Field<'n>, kind: RuleKind) -> Vec<(Rate, &'n YamlNode)> {
+    fn rates<'n>(&mut self, field: &Field<'n>, kind: RuleKind) -> Vec<WrittenRate<'n>> {
         let read = |text: &str| match kind {
             RuleKind::FixedWindow => unit::rate_of_a_window(text),
             _ => unit::rate(text),
         };
         let YamlValue::List(items) = &field.node.value else {
             let rate = self.scalar(field, read);
-            return rate.map(|rate| (rate, field.node)).into_iter().collect();
+            return rate.map(|rate| WrittenRate { rate, node: field.node }).into_iter().collect();
         };
         if let Some([least, most]) = LIMITER.bounds_without("rate", items.len()) {
             self.note_at(field, format!("must hold {least} to {most} rates"));
             return Vec::new();
         }
-        let mut rates: Vec<(Rate, &YamlNode)> = Vec::new();
+        let mut rates: Vec<WrittenRate<'_>> = Vec::new();
         for (i, node) in items.iter().enumerate() {
             let item = field.item(i, node);
             if let YamlValue::Map(_) = node.value {
@@ -146,15 +165,15 @@ impl ConfigReader {
                 continue;
             }
             let Some(rate) = self.scalar(&item, read) else { continue };
-            match rates.iter().find(|(other, _)| other.period == rate.period) {
-                Some((other, _)) => self.note_at(
+            match rates.iter().find(|other| other.rate.period == rate.period) {
+                Some(WrittenRate { rate: other, .. }) => self.note_at(
                     &item,
                     format!("has the same period as {other}; keep the stricter of the two"),
                 ),
-                None => rates.push((rate, node)),
+                None => rates.push(WrittenRate { rate, node }),
             }
         }
-        rates.sort_by_key(|(rate, _)| rate.period);
+        rates.sort_by_key(|written| written.rate.period);
         rates
     }
 }

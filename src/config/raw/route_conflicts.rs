@@ -25,44 +25,52 @@ struct KnownNode {
     routes: Vec<usize>,
 }
 
+/// A route that was read, and its place in the file.
+pub(super) struct ReadRoute<'n> {
+    pub(super) route: Route,
+    pub(super) field: Field<'n>,
+}
+
 impl ConfigReader {
     /// Notes a mistake if an earlier route takes the same requests as `route`, or has its name.
     pub(super) fn check_against(
         &mut self,
-        routes: &[(Route, Field<'_>)],
+        routes: &[ReadRoute<'_>],
         route: &Route,
         field: &Field<'_>,
         paths: &Paths,
     ) {
-        let line = |other: &Field<'_>| other.node.place.line;
-        if let Some((_, other)) = routes.iter().find(|(other, _)| tie(other, route)) {
+        let find = |is_it: &dyn Fn(&Route) -> bool| {
+            let found = routes.iter().find(|other| is_it(&other.route))?;
+            Some((&found.field.path, found.field.node.place.line))
+        };
+        if let Some((other, line)) = find(&|other| tie(other, route)) {
             let reason = format!(
                 "matches the same requests as {} in line {}, and neither is more specific; \
                  change its {}, host or methods",
-                other.path,
-                line(other),
+                other,
+                line,
                 if route.path.template().is_some() { "path" } else { "suffix" },
             );
             self.note_at(field, reason);
-        } else if let Some((_, other)) =
-            routes.iter().find(|(other, _)| paths.may_fold() && differ_in_case(other, route))
+        } else if let Some((other, line)) =
+            find(&|other| paths.may_fold() && differ_in_case(other, route))
         {
             let reason = format!(
                 "differs from {} in line {} only in upper and lower case, and has other limiters; say whether the \
                  upstream tells them apart, with `paths: {{ fold_case: off }}`, or give both the same limiters",
-                other.path,
-                line(other)
+                other, line
             );
             self.note_at(field, reason);
-        } else if let Some((_, other)) = routes.iter().find(|(other, _)| other.name == route.name) {
-            let name = match is_written(field, &route.name) {
-                true => format!("`{}` ", route.name),
-                false => String::new(),
+        } else if let Some((other, line)) = find(&|other| other.name == route.name) {
+            let name = if is_written(field, &route.name) {
+                format!("`{}` ", route.name)
+            } else {
+                String::new()
             };
             let reason = format!(
                 "has the name {name}of {} in line {}; give it a `name`, which labels metrics and logs",
-                other.path,
-                line(other)
+                other, line
             );
             self.note_at(field, reason);
         }
@@ -70,10 +78,10 @@ impl ConfigReader {
 
     /// Notes a mistake for each route whose path crosses that of an earlier one, as `/a/{x}` crosses `/{y}/b`: neither is
     /// more literal for `/a/b`. A route for exactly the paths that match both decides it.
-    pub(super) fn check_crossings(&mut self, routes: &[(Route, Field<'_>)]) {
+    pub(super) fn check_crossings(&mut self, routes: &[ReadRoute<'_>]) {
         let mut known = KnownTemplates { nodes: vec![KnownNode::default()] };
         let all = routes.iter().enumerate();
-        let all = all.filter_map(|(i, (route, _))| Some((i, &**route.path.template()?)));
+        let all = all.filter_map(|(i, own)| Some((i, &**own.route.path.template()?)));
         let all: Vec<_> = all.collect();
         for (i, template) in &all {
             known.add(template, *i);
@@ -81,25 +89,25 @@ impl ConfigReader {
         for (i, template) in all {
             let mut near = Vec::new();
             known.overlapping(0, template.segments(), &mut near);
-            let (route, field) = &routes[i];
-            let of = |other: usize| routes[other].0.path.template().map(|template| &**template);
+            let ReadRoute { route, field } = &routes[i];
+            let of = |other: usize| routes[other].route.path.template().map(|template| &**template);
             let is_decided = |other: usize, theirs: &PathTemplate| {
                 near.iter().any(|third| {
                     let is_meeting = |own: &PathTemplate| own.is_meeting_of(template, theirs);
                     of(*third).is_some_and(is_meeting)
-                        && takes_all_of(&routes[*third].0, route, &routes[other].0)
+                        && takes_all_of(&routes[*third].route, route, &routes[other].route)
                 })
             };
             let crosses = |other: &&usize| {
                 let theirs = of(**other).filter(|_| **other < i);
                 theirs.is_some_and(|theirs| {
                     template.relation(theirs) == Relation::Crossing
-                        && have_common_requests(route, &routes[**other].0)
+                        && have_common_requests(route, &routes[**other].route)
                         && !is_decided(**other, theirs)
                 })
             };
-            if let Some((_, other)) = near.iter().filter(crosses).min().map(|other| &routes[*other])
-            {
+            if let Some(other) = near.iter().filter(crosses).min() {
+                let other = &routes[*other].field;
                 let reason = format!(
                     "has a path that crosses that of {} in line {}: some paths match both, and neither is more literal; add a \
                      route for the paths that match both, or change one of them",

@@ -1,7 +1,10 @@
 //! Reads `routes`, and checks that no two of them match the same requests.
 
 use super::{
-    names::find, route_conflicts::add_head, route_paths::parameters, upstreams::refuse_compression,
+    names::find,
+    route_conflicts::{ReadRoute, add_head},
+    route_paths::parameters,
+    upstreams::refuse_compression,
 };
 use crate::{
     config::{
@@ -77,16 +80,16 @@ impl ConfigReader {
         if items.is_empty() {
             self.note_at(&field, "is empty; `- { suffix: \"*\" }` passes all");
         }
-        let mut routes: Vec<(Route, Field<'_>)> = Vec::new();
+        let mut routes: Vec<ReadRoute<'_>> = Vec::new();
         for (i, node) in items.iter().enumerate() {
             let item = field.item(i, node);
             let route = self.route(&item, limiters, upstreams, paths, tells_quota);
             let Some(route) = route else { continue };
             self.check_against(&routes, &route, &item, paths);
-            routes.push((route, item));
+            routes.push(ReadRoute { route, field: item });
         }
         self.check_crossings(&routes);
-        let mut routes: Vec<_> = routes.into_iter().map(|(route, _)| route).collect();
+        let mut routes: Vec<_> = routes.into_iter().map(|own| own.route).collect();
         add_head(&mut routes);
         routes
     }
@@ -110,12 +113,7 @@ impl ConfigReader {
             self.check_parameters(&section, rule, &used, limiters);
         }
         if let Some(upstream) = upstream.map(|upstream| &upstreams[upstream]) {
-            let is_new = |charge: &&Charge| used.iter().all(|own| own.limiter != charge.limiter);
-            let others: Vec<_> = upstream.limiters.iter().filter(is_new).cloned().collect();
-            used.extend(others);
-            let is_new = |name: &&String| !missing.contains(name);
-            let others: Vec<_> = upstream.missing.iter().filter(is_new).cloned().collect();
-            missing.extend(others);
+            add_limiters_of(upstream, &mut used, &mut missing);
         }
         let charged = Charged { charges: &used, is_incomplete: !missing.is_empty(), limiters };
         let max_wait = self.wait(&section, "max_wait", &charged).unwrap_or_default();
@@ -153,6 +151,7 @@ impl ConfigReader {
             max_waiting: self.read_or_default(&section, "max_waiting"),
             headers,
             tells_quota: self.tells_quota(&section).unwrap_or(tells_quota),
+            answers: self.read(&section, "answers").unwrap_or(upstreams[upstream?].answers),
         })
     }
 
@@ -258,6 +257,20 @@ fn tightest<'a>(limiters: impl Iterator<Item = &'a LimiterConfig>) -> Option<Rat
     })
 }
 
+/// Adds the limiters of its upstream to those of a route.
+fn add_limiters_of(upstream: &Upstream, used: &mut Vec<Charge>, missing: &mut Vec<String>) {
+    for charge in &upstream.limiters {
+        if used.iter().all(|own| own.limiter != charge.limiter) {
+            used.push(charge.clone());
+        }
+    }
+    for name in upstream.missing.iter() {
+        if !missing.contains(name) {
+            missing.push(name.clone());
+        }
+    }
+}
+
 pub(super) fn route_name(text: &str) -> Result<String, &'static str> {
     if text.is_empty() || text.len() > 128 || text.chars().any(char::is_control) {
         return Err("must be 1 to 128 characters without control characters");
@@ -273,8 +286,9 @@ fn host(text: &str) -> Result<String, &'static str> {
         return Err("is no host name; write it without scheme and port");
     }
     // A request has an IPv6 address in brackets.
-    Ok(match text.contains(':') && !text.starts_with('[') {
-        true => format!("[{}]", text.to_ascii_lowercase()),
-        false => text.to_ascii_lowercase(),
+    Ok(if text.contains(':') && !text.starts_with('[') {
+        format!("[{}]", text.to_ascii_lowercase())
+    } else {
+        text.to_ascii_lowercase()
     })
 }

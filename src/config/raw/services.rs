@@ -7,12 +7,18 @@ use crate::config::{
 use http::StatusCode;
 use std::net::SocketAddr;
 
+/// The address of a listener, and the key that says it.
+pub(super) struct TakenAddress {
+    pub(super) key: &'static str,
+    pub(super) address: SocketAddr,
+}
+
 impl ConfigReader {
-    /// Reads the services. `taken` has the addresses of the other listeners, with their keys.
+    /// Reads the services. `taken` has the addresses of the other listeners.
     pub(super) fn services(
         &mut self,
         root: &ConfigSection<'_>,
-        taken: [(&'static str, SocketAddr); 2],
+        taken: [TakenAddress; 2],
     ) -> Services {
         let Some(section) = self.section_at(root, "services") else { return Services::default() };
         let services = Services {
@@ -28,14 +34,12 @@ impl ConfigReader {
         let mut taken = Vec::from(taken);
         for (service, listener) in services.all() {
             let (name, listen) = (service.name(), listener.listen);
-            let other = taken.iter().find(|(_, other)| *other == listen && listen.port() != 0);
-            if let (Some((other, _)), Some(field)) = (other, section.get(name)) {
-                self.note_at(
-                    &field,
-                    format!("the same address as `{other}`; a service needs its own"),
-                );
+            let other = taken.iter().find(|other| other.address == listen && listen.port() != 0);
+            if let (Some(TakenAddress { key, .. }), Some(field)) = (other, section.get(name)) {
+                let reason = format!("the same address as `{key}`; a service needs its own");
+                self.note_at(&field, reason);
             }
-            taken.push((service.key(), listen));
+            taken.push(TakenAddress { key: service.key(), address: listen });
         }
         services
     }
@@ -99,10 +103,7 @@ fn path_prefix(text: &str) -> Result<String, &'static str> {
     let is_path = segments.next() == Some("") && text.len() > 1;
     let is_segment =
         |segment: &str| !matches!(segment, "" | "." | "..") && segment.bytes().all(is_plain);
-    match is_path && segments.all(is_segment) {
-        true => Ok(text.to_owned()),
-        false => Err(
-            "is no path such as `/paceway`: segments of letters, digits and - . _ ~, each after a `/`",
-        ),
-    }
+    (is_path && segments.all(is_segment)).then(|| text.to_owned()).ok_or(
+        "is no path such as `/paceway`: segments of letters, digits and - . _ ~, each after a `/`",
+    )
 }

@@ -109,6 +109,7 @@ impl ConfigReader {
             limiters: limiters_of_all,
             missing,
             throttle: self.throttle(section, limiters),
+            answers: self.read_or_default(section, "answers"),
             targets: if targets.is_empty() { vec![Target::default()] } else { targets },
         };
         if upstream.throttle.rules.when.iter().any(Condition::reads_body) {

@@ -115,7 +115,19 @@ fn learned_rates_have_bounds() {
 )]
 #[case::start_above_max(
     "{ rate: auto, start: @5/s, max: 4/s }",
-    "limiters.a.start: must lie between `min` and `max`"
+    "limiters.a.start: 5/s is above `max`, 4/s"
+)]
+#[case::start_below_min(
+    "{ rate: auto, start: @5/s, min: 6/s }",
+    "limiters.a.start: 5/s is below `min`, 6/s"
+)]
+#[case::start_too_slow(
+    "{ rate: auto, start: @1/366d }",
+    "limiters.a.start: 1/366d is slower than the slowest rate that is learned, 1/11d"
+)]
+#[case::min_too_slow(
+    "{ rate: auto, start: 5/s, min: @1/30d }",
+    "limiters.a.min: 1/30d is slower than the slowest rate that is learned, 1/11d"
 )]
 #[case::start_without_auto(
     "{ rate: 5/s, start: @4/s }",

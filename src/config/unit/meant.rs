@@ -93,9 +93,10 @@ fn near_rate(text: &str) -> Option<Rate> {
     let (count, fraction) = number_near(count.trim())?;
     let (number, parts) = if number.is_empty() { (1, 1) } else { number_near(number)? };
     let micros = unit_near(unit)?.checked_mul(number)?.checked_mul(fraction)?;
-    let (count, micros) = match micros.is_multiple_of(parts) {
-        true => (count, micros / parts),
-        false => (count.checked_mul(parts)?, micros),
+    let (count, micros) = if micros.is_multiple_of(parts) {
+        (count, micros / parts)
+    } else {
+        (count.checked_mul(parts)?, micros)
     };
     Some(Rate { count, period: Duration::from_micros(micros) })
 }

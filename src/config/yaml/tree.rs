@@ -102,9 +102,10 @@ impl Scalar {
 
     /// Returns the value as written, with `***` for credentials and the query of a URL.
     pub(in crate::config) fn shown(&self, path: &str) -> String {
-        match path.starts_with("upstream") || self.written.contains("://") {
-            true => without_secrets(&self.written),
-            false => self.written.clone(),
+        if path.starts_with("upstream") || self.written.contains("://") {
+            without_secrets(&self.written)
+        } else {
+            self.written.clone()
         }
     }
 
@@ -112,9 +113,10 @@ impl Scalar {
     /// if that text cannot be secret.
     pub(in crate::config) fn quoted(&self, path: &str) -> String {
         let written = self.shown(path);
-        match self.is_from_outside() && !self.is_secret_at(path) {
-            true => format!("`{written}` (`{}`)", self.text.escape_debug()),
-            false => format!("`{written}`"),
+        if self.is_from_outside() && !self.is_secret_at(path) {
+            format!("`{written}` (`{}`)", self.text.escape_debug())
+        } else {
+            format!("`{written}`")
         }
     }
 

@@ -2,7 +2,7 @@ use super::*;
 use crate::{
     algorithm::{Algorithm, TokenBucket},
     limit::{Admission, ask},
-    store::{Checks, memory::MemoryStore},
+    store::{Check, Checks, memory::MemoryStore},
 };
 use std::collections::HashSet;
 

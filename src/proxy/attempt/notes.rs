@@ -5,7 +5,7 @@ use crate::{
     config::Mode,
     limit::Reservation,
     metrics::Verdict,
-    plan::{RecentReason, RecentRequest},
+    plan::{CheckOwner, RecentReason, RecentRequest},
     proxy::quota_left::QuotaLeft,
     store::{Check, Source},
     throttle::Timestamp,
@@ -18,6 +18,12 @@ use tracing::Level;
 pub(super) struct Times {
     pub(super) wait: Option<Duration>,
     pub(super) retry_after: Option<Duration>,
+}
+
+/// The verdict of a limiter on a request.
+struct LimiterVerdict {
+    limiter: usize,
+    verdict: Verdict,
 }
 
 /// Whether [`Attempt::log`] is worth its arguments.
@@ -59,7 +65,7 @@ impl Attempt<'_, '_> {
     /// Counts the verdict of each limiter: of a limiter with several rates the verdict that is furthest from "pass".
     pub(super) fn count(&mut self, reservation: &Reservation) {
         // The checks of one limiter follow each other.
-        let mut last: Option<(usize, Verdict)> = None;
+        let mut last: Option<LimiterVerdict> = None;
         for (i, part) in reservation.parts().iter().enumerate() {
             let limiter = self.policy.limiter(self.index(i));
             let plan = &self.proxy.0.plan.limiters[limiter];
@@ -75,10 +81,12 @@ impl Attempt<'_, '_> {
                 (false, _) => Verdict::WouldWait,
             };
             last = match last {
-                Some((same, most)) if same == limiter => Some((limiter, verdict.max(most))),
+                Some(most) if most.limiter == limiter => {
+                    Some(LimiterVerdict { limiter, verdict: verdict.max(most.verdict) })
+                }
                 before => {
                     self.count_grant(before, reservation.source);
-                    Some((limiter, verdict))
+                    Some(LimiterVerdict { limiter, verdict })
                 }
             };
         }
@@ -86,8 +94,8 @@ impl Attempt<'_, '_> {
     }
 
     /// Counts the verdict of a limiter that granted its permits, or would not have.
-    fn count_grant(&mut self, said: Option<(usize, Verdict)>, source: Source) {
-        if let Some((limiter, verdict)) = said {
+    fn count_grant(&mut self, said: Option<LimiterVerdict>, source: Source) {
+        if let Some(LimiterVerdict { limiter, verdict }) = said {
             self.record.observed |= matches!(verdict, Verdict::WouldWait | Verdict::WouldRefuse);
             self.count_verdict(limiter, verdict, source);
         }
@@ -112,7 +120,7 @@ impl Attempt<'_, '_> {
     /// Keeps what the limiter that bound has left, for the answer.
     #[cold]
     fn note_quota(&mut self, reservation: &Reservation) {
-        let (limiter, rate) = self.policy.owner(self.index(reservation.bound_by));
+        let CheckOwner { limiter, rate } = self.policy.owner(self.index(reservation.bound_by));
         let is_decided = reservation.bound().enforce && reservation.source != Source::None;
         self.record.quota = is_decided.then(|| {
             let policy = self.proxy.0.plan.limiters[limiter].policy(rate, reservation.level);

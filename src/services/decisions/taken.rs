@@ -4,12 +4,11 @@
 use super::{
     bad,
     calls::{PermitCall, RefundCall, SettleCall, TrueCostSaid},
-    check_number, find_limiter,
-    permits::{self, LeasedPermit},
+    check_number, find_limiter, permits,
 };
 use crate::{
     answer::Failure,
-    limit::{Reservation, Settled},
+    limit::{LeasedPermit, Reservation, Settled},
     plan::{KeptReservation, Plan},
     proxy::Proxy,
 };
@@ -75,7 +74,7 @@ pub(super) fn settle(proxy: &Proxy, call: SettleCall) -> Result<Value, Failure> 
 /// The concurrency permit of a call of `renew` or `release`.
 pub(super) fn permit(plan: &Plan, call: PermitCall) -> Result<LeasedPermit, Failure> {
     let limiter = &plan.limiters[find_limiter(plan, &call.limiter)?];
-    let permit = LeasedPermit::named(limiter, call.key.as_deref(), &call.lease);
+    let permit = permits::find_permit(limiter, call.key.as_deref(), &call.lease);
     permit.map_err(|why| bad(format!("`{}`: {why}", call.limiter)))
 }
 

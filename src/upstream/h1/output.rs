@@ -147,10 +147,11 @@ impl OutgoingBody {
         let upload = mem::take(request.body_mut());
         let headers = request.headers();
         let is_chunked = !upload.is_none() && headers.contains_key(TRANSFER_ENCODING);
-        let encoder = match is_chunked {
+        let encoder = if is_chunked {
             // The head says chunked, so the body is chunked, even if it has ended meanwhile.
-            true => Some(Encoder::Chunks),
-            false => (!upload.is_end_stream()).then(|| Encoder::of(headers)),
+            Some(Encoder::Chunks)
+        } else {
+            (!upload.is_end_stream()).then(|| Encoder::of(headers))
         };
         let mut announced = Vec::new();
         if encoder.is_some() {

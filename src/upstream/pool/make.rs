@@ -126,26 +126,21 @@ pub(super) async fn make(
         let is_dead = !is_trial && address.is_dead(begun, limit);
         let patience = policy.until.filter(|_| is_dead);
         let patience = patience.map(|until| until.saturating_duration_since(begun));
-        let tried_at = match patience.map(|patience| patience.max(pool.lead())) {
-            Some(patience) if patience < left => {
-                attempt_briefly(pool, &address, left, patience).await
-            }
-            _ => attempt(pool, &address, left, &AtomicBool::new(false)).await,
-        };
+        let attempted = attempt_with(pool, &address, left, patience).await;
         if let (Some((_, end)), Some(patience)) = (&mut again, patience) {
             *end = (begun + patience).min(*end);
         }
-        let failed = match tried_at {
+        let FailedAttempt { error, at } = match attempted {
             Ok(wire) => return Ok(Connection { wire, address, picked, pool: pool.clone() }),
             Err(failed) => failed,
         };
-        let FailedAttempt { error, at } = failed;
         // The address has no part in it.
         if at == AttemptStep::Local {
             return Err(error);
         }
         pool.cluster.failed(&address, picked.as_mut(), AddressFailure::Unreachable, &error);
         // An upstream with several addresses is tried at another one instead.
+        let mut left = None;
         if picked.is_none()
             && at == AttemptStep::Tcp
             && let Some((pause, end)) = &mut again
@@ -153,30 +148,34 @@ pub(super) async fn make(
         {
             sleep(*pause).await;
             *pause = PAUSE.1.min(2 * *pause);
-            limit_now = end.saturating_duration_since(Instant::now());
-            match find_source(pool, &[], policy.may_reuse) {
-                ConnectionSource::Ready(connection) => return Ok(connection),
-                ConnectionSource::Connect(other, choice) => {
-                    if choice.is_some() {
-                        limit_now = limit;
-                    }
-                    (address, picked) = (other, choice);
-                    continue;
-                }
-                ConnectionSource::Nowhere => return Err(error),
+            left = Some(end.saturating_duration_since(Instant::now()));
+        } else {
+            drop(picked);
+            tried.push(address);
+            if Instant::now() >= until {
+                return Err(error);
             }
         }
-        drop(picked);
-        tried.push(address);
-        limit_now = limit;
-        if Instant::now() >= until {
-            return Err(error);
-        }
-        (address, picked) = match find_source(pool, &tried, policy.may_reuse) {
+        let but = if left.is_some() { &[][..] } else { &tried[..] };
+        (address, picked) = match find_source(pool, but, policy.may_reuse) {
             ConnectionSource::Ready(connection) => return Ok(connection),
             ConnectionSource::Connect(address, picked) => (address, picked),
             ConnectionSource::Nowhere => return Err(error),
         };
+        limit_now = left.filter(|_| picked.is_none()).unwrap_or(limit);
+    }
+}
+
+/// Connects to an address, which a request that waits has this `patience` with if it is dead.
+async fn attempt_with(
+    pool: &Arc<PoolState>,
+    address: &Arc<Address>,
+    limit: Duration,
+    patience: Option<Duration>,
+) -> Result<Wire, FailedAttempt> {
+    match patience.map(|patience| patience.max(pool.lead())) {
+        Some(patience) if patience < limit => attempt_briefly(pool, address, limit, patience).await,
+        _ => attempt(pool, address, limit, &AtomicBool::new(false)).await,
     }
 }
 

@@ -156,8 +156,13 @@ impl Gateway {
 
     /// Starts `paceway demo`; [`Self::stdout`] has the lines that it prints.
     pub(crate) async fn demo(args: &[&str]) -> Self {
+        Self::start_without_file("demo", args).await
+    }
+
+    /// Starts a command of the binary that needs no file, with these arguments.
+    pub(crate) async fn start_without_file(command: &str, args: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        let args: Vec<_> = ["demo"].iter().chain(args).map(|arg| (*arg).as_ref()).collect();
+        let args: Vec<_> = [command].iter().chain(args).map(|arg| (*arg).as_ref()).collect();
         Self::launch(dir, &args, &[]).await
     }
 

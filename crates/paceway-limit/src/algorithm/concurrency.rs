@@ -18,8 +18,7 @@ use std::{
     collections::{BTreeSet, HashMap},
     mem,
 };
-pub(crate) use ticket::Holder;
-pub use ticket::Ticket;
+pub use ticket::{Holder, Ticket};
 use waiters::Waiters;
 
 /// How long a notified waiter holds its permit without having asked again, µs: 2 s. That is longer than a
@@ -215,19 +214,22 @@ impl Open {
             && let Some(waiters) = &mut self.state.waiters
         {
             let next = if takes_turns && !is_closed { waiters.next() } else { waiters.oldest() };
-            let Some((number, (id, deadline))) = next else { break };
-            let waits = deadline > self.now;
-            match waits {
-                true if is_closed => break,
-                true => waiters.serve(number, takes_turns),
-                false => drop(waiters.remove((id, deadline), takes_turns)),
+            let waiter = next.and_then(|number| Some((number, waiters.ticket(number)?)));
+            let Some((number, ticket)) = waiter else { break };
+            let waits = ticket.deadline > self.now;
+            if waits && is_closed {
+                break;
+            } else if waits {
+                waiters.serve(number, takes_turns);
+            } else {
+                waiters.remove(ticket, takes_turns);
             }
             if waiters.is_empty() {
                 self.state.waiters = None;
             }
             if waits {
-                self.hold(id, self.rule.lease.min(CLAIM));
-                self.notified.push(Ticket { gateway: id.0, number: id.1, deadline });
+                self.hold(ticket.holder(), self.rule.lease.min(CLAIM));
+                self.notified.push(ticket);
             }
         }
     }
@@ -259,7 +261,7 @@ impl Open {
         if deadline <= self.now.max(self.state.gate.until) {
             return None;
         }
-        let (waiter, takes_turns) = ((ticket.holder(), deadline), self.rule.takes_turns);
+        let (waiter, takes_turns) = (Ticket { deadline, ..ticket }, self.rule.takes_turns);
         // A request that was notified just before a pause returns to the head.
         let is_first = ticket.deadline != 0 && self.is_paused();
         let waiters = self.state.waiters.get_or_insert_default();
@@ -275,13 +277,12 @@ impl Open {
 
     /// The time until a permit is free by itself: until the first lease expires, µs.
     fn next(&self) -> Micros {
-        let expiry = match self.held() < self.rule.max {
-            true => None,
-            false => {
-                // A rule with 0 permits has no lease that could expire.
-                let first = self.state.expiries.first().map(|(expiry, _)| *expiry);
-                Some(first.unwrap_or(self.now + RETRY))
-            }
+        let expiry = if self.held() < self.rule.max {
+            None
+        } else {
+            // A rule with 0 permits has no lease that could expire.
+            let first = self.state.expiries.first().map(|(expiry, _)| *expiry);
+            Some(first.unwrap_or(self.now + RETRY))
         };
         expiry.unwrap_or(self.now).max(self.unknown_until).max(self.state.gate.until) - self.now
     }
@@ -306,8 +307,7 @@ impl Open {
         }
         let takes_turns = self.rule.takes_turns;
         let waiters = self.state.waiters.as_mut();
-        let left = waiters
-            .is_some_and(|waiters| waiters.remove((ticket.holder(), ticket.deadline), takes_turns));
+        let left = waiters.is_some_and(|waiters| waiters.remove(ticket, takes_turns));
         self.state.waiters.take_if(|waiters| waiters.is_empty());
         left
     }

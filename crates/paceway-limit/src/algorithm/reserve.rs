@@ -298,9 +298,10 @@ fn take_one(
     }
     let asked = AskedRate { open, cost, gate: None };
     let (would, start) = asked.earliest(0);
-    match would > budget || asked.excess(0) > 0 {
-        true => Part::NOTHING,
-        false => Part { at: would, grant: open.take(start, cost) },
+    if would > budget || asked.excess(0) > 0 {
+        Part::NOTHING
+    } else {
+        Part { at: would, grant: open.take(start, cost) }
     }
 }
 

@@ -298,12 +298,11 @@ impl OpenRate for Open {
         let (rule, state) = (self.rule, &mut self.state);
         state.used_by(rule.law(), self.now);
         state.absorb(if closed { at } else { self.now });
-        match closed {
-            true => state.push(at, cost),
-            false => {
-                state.insert_ahead(at, cost);
-                state.absorb(self.now);
-            }
+        if closed {
+            state.push(at, cost);
+        } else {
+            state.insert_ahead(at, cost);
+            state.absorb(self.now);
         }
         let most = state.most.min(MAX_STAMPS) as usize + 2 + MAX_HOLES;
         state.prune(self.now, most);
@@ -337,9 +336,10 @@ impl OpenRate for Open {
         }
         let mut ahead = Vec::new();
         for (at, permits) in popped.into_iter().rev().filter(|(_, permits)| *permits > 0) {
-            match found.is_none() || at <= now {
-                true => state.push(at, permits),
-                false => ahead.push((at, permits)),
+            if found.is_none() || at <= now {
+                state.push(at, permits);
+            } else {
+                ahead.push((at, permits));
             }
         }
         if !ahead.is_empty() {

@@ -54,7 +54,7 @@ pub(super) async fn ask_instead(
 ) -> Result<Admission, StoreError> {
     let known = store.pauses().version();
     let decision = store.move_up(checks, parts, micros(budget)).get().await?;
-    Ok(admission(store, checks, budget, (decision, known), None))
+    Ok(admission(store, checks, budget, decision, known, None))
 }
 
 async fn ask_as(
@@ -71,7 +71,7 @@ async fn ask_as(
         Answer::Ready(decision) => decision?,
         answer => answer.get().await?,
     };
-    Ok(admission(store, checks, budget, (decision, known), waiter))
+    Ok(admission(store, checks, budget, decision, known, waiter))
 }
 
 #[inline(always)]
@@ -79,7 +79,8 @@ fn admission(
     store: &Arc<dyn Store>,
     checks: &Checks,
     budget: Duration,
-    (decision, known): (Decision, PauseVersion),
+    decision: Decision,
+    known: PauseVersion,
     mut waiter: Option<Waiter>,
 ) -> Admission {
     if let Some(queued) = decision.queued
@@ -96,7 +97,7 @@ fn admission(
         return Admission::Refused(decision);
     }
     let ticket = waiter.and_then(|mut waiter| waiter.ticket.take());
-    Admission::Granted(Reservation::new(store, checks, (decision, known), ticket))
+    Admission::Granted(Reservation::new(store, checks, decision, known, ticket))
 }
 
 // === impl Reservation ===

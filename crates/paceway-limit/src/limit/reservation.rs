@@ -5,11 +5,12 @@ use super::{duration, lease};
 use crate::{
     algorithm::{
         Grant, Level,
+        concurrency::Ticket,
         reserve::{self, Part},
     },
     store::{
-        Check, Checks, Covering, Decision, PauseVersion, Source, Store, batch::parts_of,
-        calls::Callable,
+        Check, Checks, Covering, Decision, GrantedSlot, PauseVersion, Source, Store,
+        batch::parts_of, calls::Callable,
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -55,6 +56,25 @@ pub struct Reservation {
     pub(super) held: Option<Box<Reservation>>,
 }
 
+/// A concurrency permit that is held apart from its reservation.
+#[derive(Debug, Clone)]
+pub struct LeasedPermit {
+    /// The check of its limiter.
+    pub check: Check,
+    /// The grant, by which it is renewed and released.
+    pub grant: Grant,
+}
+
+// === impl LeasedPermit ===
+
+impl LeasedPermit {
+    /// Gives the permit back to the store that granted it: the one of `source`.
+    pub fn release(self, store: &Arc<dyn Store>, source: Source) {
+        let checks = [self.check].into();
+        store.refund(source, &checks, &parts_of(&checks, Ticket::of(self.grant)));
+    }
+}
+
 // === impl Reservation ===
 
 impl Reservation {
@@ -63,7 +83,8 @@ impl Reservation {
     pub(super) fn new(
         store: &Arc<dyn Store>,
         checks: &Checks,
-        (decision, known): (Decision, PauseVersion),
+        decision: Decision,
+        known: PauseVersion,
         ticket: Option<Callable>,
     ) -> Self {
         let wait = duration(decision.wait);
@@ -124,16 +145,13 @@ impl Reservation {
         if pauses.is_quiet_since(self.known) {
             return None;
         }
-        pauses.covering(&self.checks, self.at, self.decided(), self.is_after_pause())
+        pauses.covering(&self.checks, self.slot())
     }
 
     /// Resolves when a pause covers the instant, see [`Self::paused`]; with `None` when a limiter was freed, so that an earlier
     /// slot may be had. That never from `lead` before the instant on, when the call makes its callee ready.
     pub async fn until_paused(&self, lead: Duration) -> Option<Covering> {
-        let covered = |seen| {
-            let (decided, is_behind) = (self.decided(), self.is_after_pause());
-            self.store.pauses().covered(&self.checks, self.at, decided, is_behind, seen)
-        };
+        let covered = |seen| self.store.pauses().covered(&self.checks, self.slot(), seen);
         if self.is_movable(lead)
             && let Ok(change) = timeout_at(self.at - lead, covered(Some(self.seen))).await
         {
@@ -142,9 +160,9 @@ impl Reservation {
         covered(None).await
     }
 
-    /// The pauses that were known when the store was asked, and the instant of its decision.
-    fn decided(&self) -> (PauseVersion, Instant) {
-        (self.known, self.at - self.wait)
+    fn slot(&self) -> GrantedSlot {
+        let (decided, is_behind) = (self.at - self.wait, self.is_after_pause());
+        GrantedSlot { at: self.at, asked: self.known, decided, is_behind }
     }
 
     /// The limiters that granted it, with the rules by which they did.
@@ -187,19 +205,21 @@ impl Reservation {
     }
 
     /// Uses the permits for a call that is made elsewhere, so that its end is not known here. Each concurrency permit stays
-    /// held until its lease expires, or until its grant is released or renewed through the store. Returns these grants with
-    /// their limiters.
-    pub fn leave(mut self) -> Vec<(Check, Grant)> {
+    /// held until its lease expires, or until it is released or renewed through the store. Returns these permits.
+    pub fn leave(mut self) -> Vec<LeasedPermit> {
         self.hand_over()
     }
 
     /// As [`Self::leave`], and keeps the right to [refund](Self::refund) or [settle](Self::settlement) the permits of rates.
-    pub fn hand_over(&mut self) -> Vec<(Check, Grant)> {
+    pub fn hand_over(&mut self) -> Vec<LeasedPermit> {
         // The holder renews them from now on.
         self.renewals.drain(..).for_each(|renewal| renewal.abort());
         self.ticket = None;
         let mut left = self.held.take().map_or_else(Vec::new, |held| held.leave());
-        left.extend(self.leases().map(|(check, part)| (check.clone(), part.grant)));
+        let own = self.leases();
+        left.extend(
+            own.map(|(check, part)| LeasedPermit { check: check.clone(), grant: part.grant }),
+        );
         let own = self.parts.iter_mut().zip(self.checks.iter());
         own.filter(|(_, check)| check.is_lease()).for_each(|(part, _)| *part = Part::NOTHING);
         self.spent = true;

@@ -149,6 +149,16 @@ enum Woken<R> {
     Turn,
 }
 
+/// The state of a call after an event.
+enum NextStep<R> {
+    /// It can be made.
+    Ready(Reservation, R),
+    /// It waits on, with this reservation.
+    Waits(Reservation),
+    /// It has asked again.
+    Asked(Result<Admission, StoreError>),
+}
+
 /// Takes the permits of `checks`, makes the callee ready, and returns both at the instant of the reservation. The permits
 /// are refunded unless the reservation is spent; spend it when the call is made.
 ///
@@ -195,88 +205,20 @@ async fn wait<C: Caller, M: Callee<Error = C::Error>>(
     let mut admission = *admission;
     loop {
         let answer = match admission {
-            Admission::Granted(mut reservation) => {
-                let is_paused = reservation.paused().is_some();
-                if !is_paused {
+            Admission::Granted(reservation) => {
+                if reservation.paused().is_none() {
                     caller.waits(reservation.bound_by, Some(reservation.wait))?;
                     callee.waits(Some(reservation.wait));
                 }
                 let lead = callee.lead();
-                let woken = tokio::select! {
-                    biased;
-                    covering = reservation.until_paused(lead) => {
-                        covering.map_or(Woken::NearOpening(None), Woken::Paused)
+                let woken = wake(caller, callee, &reservation, lead).await?;
+                match step(caller, callee, reservation, woken, lead).await? {
+                    NextStep::Ready(reservation, ready) => return Ok((reservation, ready)),
+                    NextStep::Waits(reservation) => {
+                        admission = Admission::Granted(reservation);
+                        continue;
                     }
-                    ready = ready_at(&reservation, callee) => Woken::Ready(ready?),
-                    () = reservation.turn_comes() => Woken::Turn,
-                    opening = reservation.near_opening(lead) => Woken::NearOpening(Some(opening)),
-                    error = caller.interrupted(reservation.at) => return Err(error),
-                };
-                match woken {
-                    Woken::NearOpening(opening) if !reservation.takes_turns() => {
-                        let moving = reservation.move_up(opening, caller.renewed(), lead);
-                        match Box::pin(moving).await {
-                            Moved::Up(earlier) => {
-                                caller.moved(&earlier);
-                                admission = Admission::Granted(earlier);
-                                continue;
-                            }
-                            Moved::Stays(reservation) => {
-                                admission = Admission::Granted(reservation);
-                                continue;
-                            }
-                            Moved::Unknown(store, checks) => {
-                                let checks = caller.renewed().unwrap_or(checks);
-                                ask(&store, &checks, caller.left()).await
-                            }
-                        }
-                    }
-                    Woken::Turn => {
-                        let was = reservation.at;
-                        if Box::pin(reservation.confirm()).await {
-                            if reservation.at < was {
-                                caller.moved(&reservation);
-                            }
-                            admission = Admission::Granted(reservation);
-                            continue;
-                        }
-                        Box::pin(reservation.ask_again(caller.renewed(), caller.left())).await
-                    }
-                    Woken::NearOpening(_) => {
-                        let renewed = caller.renewed();
-                        Box::pin(reservation.ask_in_turn(renewed, || caller.left())).await
-                    }
-                    Woken::Paused(covering) => {
-                        caller.paused(&reservation);
-                        let renewed = caller.renewed();
-                        let left = covering.until.saturating_duration_since(Instant::now());
-                        if covering.is_held && left <= caller.left() {
-                            caller.waits(covering.index, Some(left))?;
-                            callee.waits(Some(left));
-                            // The permits are others' meanwhile: an operator may hold the limiter for long.
-                            let again = reservation.ask_when_released(renewed, || caller.left());
-                            let answer = tokio::select! {
-                                biased;
-                                answer = Box::pin(again) => answer,
-                                error = caller.interrupted(covering.until) => return Err(error),
-                            };
-                            admission = decided(caller, answer)?;
-                            continue;
-                        }
-                        Box::pin(reservation.ask_behind(covering, renewed, || caller.left())).await
-                    }
-                    Woken::Ready(ready) if caller.is_late(&reservation) => {
-                        callee.put_back(ready);
-                        caller.late(&reservation);
-                        Box::pin(reservation.ask_again(caller.renewed(), caller.left())).await
-                    }
-                    Woken::Ready(ready) if reservation.is_complete() => {
-                        return Ok((reservation, ready));
-                    }
-                    Woken::Ready(ready) => {
-                        callee.put_back(ready);
-                        Box::pin(reservation.take_concurrency(caller.left())).await
-                    }
+                    NextStep::Asked(answer) => answer,
                 }
             }
             Admission::Queued(waiter) => {
@@ -288,6 +230,103 @@ async fn wait<C: Caller, M: Callee<Error = C::Error>>(
             Admission::Refused(decision) => return Err(caller.refused(decision)),
         };
         admission = decided(caller, answer)?;
+    }
+}
+
+/// Resolves with the first event that ends the wait for a reservation.
+async fn wake<C: Caller, M: Callee<Error = C::Error>>(
+    caller: &C,
+    callee: &mut M,
+    reservation: &Reservation,
+    lead: Duration,
+) -> Result<Woken<M::Ready>, C::Error> {
+    Ok(tokio::select! {
+        biased;
+        covering = reservation.until_paused(lead) => {
+            covering.map_or(Woken::NearOpening(None), Woken::Paused)
+        }
+        ready = ready_at(reservation, callee) => Woken::Ready(ready?),
+        () = reservation.turn_comes() => Woken::Turn,
+        opening = reservation.near_opening(lead) => Woken::NearOpening(Some(opening)),
+        error = caller.interrupted(reservation.at) => return Err(error),
+    })
+}
+
+/// Moves, confirms, gives up or uses a reservation after an event.
+async fn step<C: Caller, M: Callee<Error = C::Error>>(
+    caller: &mut C,
+    callee: &mut M,
+    mut reservation: Reservation,
+    woken: Woken<M::Ready>,
+    lead: Duration,
+) -> Result<NextStep<M::Ready>, C::Error> {
+    Ok(NextStep::Asked(match woken {
+        Woken::NearOpening(opening) if !reservation.takes_turns() => {
+            let moving = reservation.move_up(opening, caller.renewed(), lead);
+            match Box::pin(moving).await {
+                Moved::Up(earlier) => {
+                    caller.moved(&earlier);
+                    return Ok(NextStep::Waits(earlier));
+                }
+                Moved::Stays(reservation) => return Ok(NextStep::Waits(reservation)),
+                Moved::Unknown(store, checks) => {
+                    let checks = caller.renewed().unwrap_or(checks);
+                    ask(&store, &checks, caller.left()).await
+                }
+            }
+        }
+        Woken::Turn => {
+            let was = reservation.at;
+            if Box::pin(reservation.confirm()).await {
+                if reservation.at < was {
+                    caller.moved(&reservation);
+                }
+                return Ok(NextStep::Waits(reservation));
+            }
+            Box::pin(reservation.ask_again(caller.renewed(), caller.left())).await
+        }
+        Woken::NearOpening(_) => {
+            let renewed = caller.renewed();
+            Box::pin(reservation.ask_in_turn(renewed, || caller.left())).await
+        }
+        Woken::Paused(covering) => pass_pause(caller, callee, reservation, covering).await?,
+        Woken::Ready(ready) if caller.is_late(&reservation) => {
+            callee.put_back(ready);
+            caller.late(&reservation);
+            Box::pin(reservation.ask_again(caller.renewed(), caller.left())).await
+        }
+        Woken::Ready(ready) if reservation.is_complete() => {
+            return Ok(NextStep::Ready(reservation, ready));
+        }
+        Woken::Ready(ready) => {
+            callee.put_back(ready);
+            Box::pin(reservation.take_concurrency(caller.left())).await
+        }
+    }))
+}
+
+/// Asks again after a pause that covers the instant of `reservation`.
+async fn pass_pause<C: Caller, M: Callee<Error = C::Error>>(
+    caller: &mut C,
+    callee: &mut M,
+    reservation: Reservation,
+    covering: Covering,
+) -> Result<Result<Admission, StoreError>, C::Error> {
+    caller.paused(&reservation);
+    let renewed = caller.renewed();
+    let left = covering.until.saturating_duration_since(Instant::now());
+    if !covering.is_held || left > caller.left() {
+        let again = reservation.ask_behind(covering, renewed, || caller.left());
+        return Ok(Box::pin(again).await);
+    }
+    caller.waits(covering.index, Some(left))?;
+    callee.waits(Some(left));
+    // The permits are others' meanwhile: an operator may hold the limiter for long.
+    let again = reservation.ask_when_released(renewed, || caller.left());
+    tokio::select! {
+        biased;
+        answer = Box::pin(again) => Ok(answer),
+        error = caller.interrupted(covering.until) => Err(error),
     }
 }
 

@@ -8,10 +8,10 @@ mod permits;
 mod process;
 mod recovery;
 
-#[cfg(all(test, feature = "redis"))]
-pub(super) use grants::charges;
 #[cfg(feature = "redis")]
 pub(super) use grants::is_delayed_charge;
+#[cfg(all(test, feature = "redis"))]
+pub(super) use grants::{DuePermits, charges};
 pub use process::Process;
 
 use super::{
@@ -108,8 +108,8 @@ impl Store for Failover {
         }
         let held = self.process.held(checks);
         match held {
-            Some((bound_by, left)) if left > budget => {
-                Answer::Ready(Ok(Decision::paused(bound_by, left)))
+            Some(HeldBy { index, left }) if left > budget => {
+                Answer::Ready(Ok(Decision::paused(index, left)))
             }
             _ => match local.reserve_unasked(health, checks, budget, ticket) {
                 Ok(decision) => Answer::Ready(Ok(passed(checks, decision, held))),
@@ -221,6 +221,13 @@ impl StoreAdmin for Failover {
     }
 }
 
+/// A pause that still holds a request: the index of its check, and how much of it is left, µs.
+#[derive(Clone, Copy)]
+struct HeldBy {
+    index: usize,
+    left: Micros,
+}
+
 // === impl Process ===
 
 impl Process {
@@ -243,10 +250,10 @@ impl Process {
             self.health.known.permits.refused(checks, ticket);
         }
         let held = self.held(checks);
-        if let Some((bound_by, left)) = held
+        if let Some(HeldBy { index, left }) = held
             && left > budget
         {
-            return Ok(Decision::paused(bound_by, left));
+            return Ok(Decision::paused(index, left));
         }
         let decision = self.local.reserve(&self.health, checks, budget, ticket);
         Ok(passed(checks, decision, held))
@@ -254,14 +261,15 @@ impl Process {
 
     /// How long a pause still holds a request among those of its limiters that are not decided here. They let requests pass,
     /// but not within a pause.
-    fn held(&self, checks: &Checks) -> Option<(usize, Micros)> {
+    fn held(&self, checks: &Checks) -> Option<HeldBy> {
         if self.health.pauses.is_empty() {
             return None;
         }
         let allow = checks.iter().enumerate().filter(|(_, it)| it.enforce && !local::is_own(it));
-        let pause =
-            |(i, check): (usize, &Check)| Some((i, self.health.pauses.get(&check.key)?.left()));
-        allow.filter_map(pause).max_by_key(|(_, left)| *left)
+        let pause = |(index, check): (usize, &Check)| {
+            Some(HeldBy { index, left: self.health.pauses.get(&check.key)?.left() })
+        };
+        allow.filter_map(pause).max_by_key(|held| held.left)
     }
 }
 
@@ -272,18 +280,18 @@ fn rejects(check: &Check) -> bool {
 
 /// The decision of the limiters that are decided here, if there are any. The others, which say [`OnFailure::Allow`], let the
 /// request pass at once, or when the pause ends that `held` tells.
-fn passed(checks: &Checks, decision: Option<Decision>, held: Option<(usize, Micros)>) -> Decision {
+fn passed(checks: &Checks, decision: Option<Decision>, held: Option<HeldBy>) -> Decision {
     let mut decision = decision.unwrap_or_else(|| Decision {
         admitted: true,
         parts: checks.iter().map(unasked).collect(),
         source: Source::None,
         ..Decision::default()
     });
-    if let Some((bound_by, left)) = held
+    if let Some(HeldBy { index, left }) = held
         && decision.admitted
         && left > decision.wait
     {
-        (decision.wait, decision.bound_by) = (left, bound_by);
+        (decision.wait, decision.bound_by) = (left, index);
     }
     decision
 }

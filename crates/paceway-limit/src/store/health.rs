@@ -279,9 +279,10 @@ impl Health {
     /// For how long the store has answered nothing about `key`, as far as this process knows. One server of a Cluster
     /// may be away alone, while the breaker is closed.
     pub(super) fn silent_for(&self, key: &str) -> Duration {
-        match self.is_closed() {
-            true => self.incidents.failing_for(key).unwrap_or_default(),
-            false => self.answered.lock().elapsed(),
+        if self.is_closed() {
+            self.incidents.failing_for(key).unwrap_or_default()
+        } else {
+            self.answered.lock().elapsed()
         }
     }
 

@@ -8,7 +8,7 @@ mod holds;
 mod unheard;
 mod waiting;
 
-pub use covering::{Covering, Doubt};
+pub use covering::{Covering, Doubt, GrantedSlot};
 pub use events::{PauseEvent, PauseEvents};
 pub use holds::LimiterHold;
 pub use waiting::WaitingCount;
@@ -118,6 +118,13 @@ struct Telling {
     falls: bool,
 }
 
+/// The consequences of a pause that is new.
+struct Learned {
+    event: Option<PauseEvent>,
+    /// It has lowered the rate of its limiter.
+    falls: bool,
+}
+
 /// The pauses that a process knew at some moment, such as the moment at which a call asked the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct PauseVersion(u64);
@@ -183,68 +190,66 @@ impl Pauses {
     }
 
     fn learn_until(&self, key: &str, until: Instant, status: u16, telling: Telling) {
-        let Telling { tells, asked, falls } = telling;
-        let now = Instant::now();
-        let covers = |known: KnownPause| {
-            known.covers(until, status)
-                && (known.is_told || !(tells && known.ends_by(until)))
-                && (!falls || known.fell)
-        };
+        let is_old = |known| telling.is_in(known, until, status);
         // Every reply of a paused limiter says so.
-        if until <= now || self.get(key).is_some_and(covers) {
+        if until <= Instant::now() || self.get(key).is_some_and(is_old) {
             return;
         }
-        let (event, falls) = {
-            let mut table = self.table.write();
-            if asked.is_some_and(|asked| table.outdated.is_some_and(|since| asked <= since)) {
-                return;
-            }
-            let before = table.all.get_key_value(key).map(|(key, known)| (key.clone(), *known));
-            let (key, before) = match before {
-                Some((_, known)) if covers(known) => return,
-                Some((key, known)) => (key, Some(known).filter(|known| known.until > now)),
-                None => (key.into(), None),
-            };
-            let known = before.map_or(0, |known| known.status);
-            let status = if status == 0 { known } else { status };
-            let grows = before.is_none_or(|known| known.until < until);
-            let is_told = match before {
-                Some(known) if !grows => known.is_told || tells && known.ends_by(until),
-                _ => tells,
-            };
-            let whole = before.map_or(0, |known| known.whole).max(left_until(until));
-            let fell = before.is_some_and(|known| known.fell);
-            // A call that was asked before the store knew of the pause may have been decided without it.
-            let is_news = grows || before.is_some_and(|known| known.is_told != is_told);
-            let (until, version) = match before {
-                Some(known) if !is_news => (known.until, known.version),
-                before => {
-                    // Before a request can know of the pause: none that does is served from these permits.
-                    self.drop_permits(Some(&key));
-                    let until = before.map_or(until, |known| known.until.max(until));
-                    (until, self.version.fetch_add(1, SeqCst) + 1)
-                }
-            };
-            let doubted = None;
-            let known =
-                KnownPause { until, status, whole, version, fell: fell || falls, is_told, doubted };
-            table.put(&key, known);
-            self.count.store(table.count(), SeqCst);
-            let event = match before {
-                None => Some(PauseEvent::Began { key, until, status }),
-                Some(_) if grows => Some(PauseEvent::Grew { key, until, status }),
-                Some(_) => None,
-            };
-            (event, falls && !fell)
-        };
-        if falls {
+        let Some(learned) = self.enter(key, until, status, telling) else { return };
+        if learned.falls {
             self.recall(key);
         } else {
             self.waiting.wake(key, until);
         }
-        if let Some(event) = event {
+        if let Some(event) = learned.event {
             self.events.say(event);
         }
+    }
+
+    /// Enters a pause into the table; `None` if that says nothing new.
+    fn enter(&self, key: &str, until: Instant, status: u16, telling: Telling) -> Option<Learned> {
+        let Telling { tells, asked, falls } = telling;
+        let now = Instant::now();
+        let mut table = self.table.write();
+        if asked.is_some_and(|asked| table.outdated.is_some_and(|since| asked <= since)) {
+            return None;
+        }
+        let before = table.all.get_key_value(key).map(|(key, known)| (key.clone(), *known));
+        let (key, before) = match before {
+            Some((_, known)) if telling.is_in(known, until, status) => return None,
+            Some((key, known)) => (key, Some(known).filter(|known| known.until > now)),
+            None => (key.into(), None),
+        };
+        let known = before.map_or(0, |known| known.status);
+        let status = if status == 0 { known } else { status };
+        let grows = before.is_none_or(|known| known.until < until);
+        let is_told = match before {
+            Some(known) if !grows => known.is_told || tells && known.ends_by(until),
+            _ => tells,
+        };
+        let whole = before.map_or(0, |known| known.whole).max(left_until(until));
+        let fell = before.is_some_and(|known| known.fell);
+        // A call that was asked before the store knew of the pause may have been decided without it.
+        let is_news = grows || before.is_some_and(|known| known.is_told != is_told);
+        let (until, version) = match before {
+            Some(known) if !is_news => (known.until, known.version),
+            before => {
+                // Before a request can know of the pause: none that does is served from these permits.
+                self.drop_permits(Some(&key));
+                let until = before.map_or(until, |known| known.until.max(until));
+                (until, self.version.fetch_add(1, SeqCst) + 1)
+            }
+        };
+        let (fallen, doubted) = (fell || falls, None);
+        let known = KnownPause { until, status, whole, version, fell: fallen, is_told, doubted };
+        table.put(&key, known);
+        self.count.store(table.count(), SeqCst);
+        let event = match before {
+            None => Some(PauseEvent::Began { key, until, status }),
+            Some(_) if grows => Some(PauseEvent::Grew { key, until, status }),
+            Some(_) => None,
+        };
+        Some(Learned { event, falls: falls && !fell })
     }
 
     /// Takes back the slots of `key` that were granted before now: the calls that wait for them ask again.
@@ -400,6 +405,13 @@ impl Pauses {
 impl Telling {
     /// By a message of the store.
     const STORE: Self = Self { tells: true, asked: None, falls: false };
+
+    /// Whether `known` says all that a pause until then says.
+    fn is_in(self, known: KnownPause, until: Instant, status: u16) -> bool {
+        known.covers(until, status)
+            && (known.is_told || !(self.tells && known.ends_by(until)))
+            && (!self.falls || known.fell)
+    }
 }
 
 // === impl PauseTable ===

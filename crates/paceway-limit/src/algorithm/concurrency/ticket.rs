@@ -14,8 +14,14 @@ pub struct Ticket {
     pub deadline: Micros,
 }
 
-/// The gateway and the number of a ticket: its deadline is no part of its identity.
-pub(crate) type Holder = (i64, i64);
+/// The identity of a request: a ticket without its deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Holder {
+    /// See [`Ticket::gateway`].
+    pub gateway: i64,
+    /// See [`Ticket::number`].
+    pub number: i64,
+}
 
 // === impl Ticket ===
 
@@ -32,12 +38,12 @@ impl Ticket {
 
     /// The identity of the request.
     pub(crate) fn holder(self) -> Holder {
-        (self.gateway, self.number)
+        Holder { gateway: self.gateway, number: self.number }
     }
 
     /// The ticket of this identity, before it is in a queue.
-    pub(crate) fn of_holder((gateway, number): Holder) -> Self {
-        Self { gateway, number, deadline: 0 }
+    pub(crate) fn of_holder(holder: Holder) -> Self {
+        Self { gateway: holder.gateway, number: holder.number, deadline: 0 }
     }
 
     /// The grant that a refund passes to leave the queue or to return the permit.

@@ -1,22 +1,19 @@
 //! The requests that wait for concurrency permits, in the order in which they came, and in that of their turns at a limiter
 //! with fair sharing. It holds no permit. The order of turns is `algorithm/fair`'s; twin of `waiters.lua`.
 
-use super::{Holder, MAX_QUEUE};
+use super::{MAX_QUEUE, Ticket};
 use crate::algorithm::{
     Micros,
     fair::{Claim, Turn, Turns, queue::MAX_WAITING},
 };
 use std::collections::{BTreeMap, HashMap};
 
-/// A request that waits, and when it leaves the queue by itself, in µs of the store's clock.
-pub(super) type Waiter = (Holder, Micros);
-
 /// The requests that wait for the permits of one limiter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Waiters {
     /// The requests by their numbers, which grow in the order in which they came.
-    queue: BTreeMap<i64, Waiter>,
-    numbers: HashMap<Waiter, i64>,
+    queue: BTreeMap<i64, Ticket>,
+    numbers: HashMap<Ticket, i64>,
     /// The turns of the requests that have one. While gateways get a new configuration some have none.
     turns: Turns,
     /// No request waits longer than until then.
@@ -32,7 +29,7 @@ impl Waiters {
     }
 
     /// Whether this request waits.
-    pub(super) fn has(&self, waiter: Waiter) -> bool {
+    pub(super) fn has(&self, waiter: Ticket) -> bool {
         self.numbers.contains_key(&waiter)
     }
 
@@ -52,16 +49,17 @@ impl Waiters {
     }
 
     /// Adds a request, with its turn if it takes one. `is_first`: it comes before all others of its tenant.
-    pub(super) fn add(&mut self, now: Micros, waiter: Waiter, is_first: bool, turn: Option<&Turn>) {
+    pub(super) fn add(&mut self, now: Micros, waiter: Ticket, is_first: bool, turn: Option<&Turn>) {
         let first = self.queue.first_key_value().map(|(number, _)| number - 1);
         let last = self.queue.last_key_value().map(|(number, _)| number + 1);
-        let number = match is_first {
-            true => first.unwrap_or(now),
-            false => last.map_or(now, |number| number.max(now)),
+        let number = if is_first {
+            first.unwrap_or(now)
+        } else {
+            last.map_or(now, |number| number.max(now))
         };
         self.queue.insert(number, waiter);
         self.numbers.insert(waiter, number);
-        self.latest = self.latest.max(waiter.1);
+        self.latest = self.latest.max(waiter.deadline);
         if let Some(Turn { tenant, weight, priority }) = turn {
             self.turns.add(&Claim {
                 number: number.unsigned_abs(),
@@ -73,20 +71,25 @@ impl Waiters {
         }
     }
 
-    /// The request that came first.
-    pub(super) fn oldest(&self) -> Option<(i64, Waiter)> {
-        self.queue.first_key_value().map(|(number, waiter)| (*number, *waiter))
+    /// The ticket of the request with this number.
+    pub(super) fn ticket(&self, number: i64) -> Option<Ticket> {
+        self.queue.get(&number).copied()
     }
 
-    /// The request whose turn it is. One without a turn is the next when it came before all others.
-    pub(super) fn next(&mut self) -> Option<(i64, Waiter)> {
+    /// The number of the request that came first.
+    pub(super) fn oldest(&self) -> Option<i64> {
+        self.queue.first_key_value().map(|(number, _)| *number)
+    }
+
+    /// The number of the request whose turn it is. One without a turn is the next when it came before all others.
+    pub(super) fn next(&mut self) -> Option<i64> {
         let oldest = self.oldest()?;
-        if !self.turns.has(oldest.0.unsigned_abs()) {
+        if !self.turns.has(oldest.unsigned_abs()) {
             return Some(oldest);
         }
         while let Some(number) = self.turns.first() {
-            if let Some(waiter) = self.queue.get(&number.cast_signed()) {
-                return Some((number.cast_signed(), *waiter));
+            if self.queue.contains_key(&number.cast_signed()) {
+                return Some(number.cast_signed());
             }
             // It got a permit from a gateway whose configuration has no turns.
             self.turns.remove(number);
@@ -103,7 +106,7 @@ impl Waiters {
     }
 
     /// Removes a request that waits no longer; false if it did not wait.
-    pub(super) fn remove(&mut self, waiter: Waiter, takes_turns: bool) -> bool {
+    pub(super) fn remove(&mut self, waiter: Ticket, takes_turns: bool) -> bool {
         let Some(number) = self.numbers.get(&waiter).copied() else { return false };
         if takes_turns {
             self.turns.remove(number.unsigned_abs());

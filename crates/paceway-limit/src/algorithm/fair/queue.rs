@@ -17,8 +17,8 @@ mod gone;
 
 pub use bookings::{Booking, Refused};
 
-use super::{Claim, Place, Priority, Turns};
-use crate::algorithm::{Grant, Micros};
+use super::{Claim, Place, Turn, Turns};
+use crate::algorithm::{Grant, Micros, concurrency::Holder};
 use bookings::Bookings;
 use gone::is_gone;
 use smallvec::SmallVec;
@@ -65,8 +65,8 @@ pub struct Queue {
     waiting: BTreeMap<u64, Waiting>,
     /// The same requests in the order of their slots.
     slots: BTreeSet<(Micros, u64)>,
-    /// The gateways with waiting requests: when its last request came, and how many of its requests wait.
-    gateways: BTreeMap<i64, (Micros, i64)>,
+    /// The gateways with waiting requests.
+    gateways: BTreeMap<i64, WaitingGateway>,
     /// The number of the last request.
     last: u64,
     /// When requests of gateways that have died are looked for.
@@ -76,6 +76,15 @@ pub struct Queue {
     has_room: bool,
     /// The end of a pause of a limiter: no request is given a slot before it.
     closed_until: Micros,
+}
+
+/// A gateway with waiting requests.
+#[derive(Debug, Clone)]
+struct WaitingGateway {
+    /// When its last request came.
+    heard: Micros,
+    /// How many of its requests wait.
+    waiting: i64,
 }
 
 /// A slot: permits of each limiter of a request at one instant.
@@ -94,24 +103,21 @@ pub type Grants = SmallVec<[Grant; 2]>;
 #[derive(Debug, Clone)]
 pub struct Newcomer<'a> {
     /// Its tenant, weight and priority.
-    pub turn: (&'a Arc<str>, i64, Priority),
+    pub turn: &'a Turn,
     /// The permits that it costs at the limiter of the queue.
     pub cost: i64,
-    /// The gateway and the number of its ticket, by which it is notified.
-    pub ticket: Ticket,
+    /// Its identity, by which it is notified.
+    pub ticket: Holder,
     /// The latest instant of its slot.
     pub deadline: Micros,
     /// The limiters and the costs of the request, as [`like`] writes them.
     pub like: Arc<str>,
 }
 
-/// The gateway and the number of a request's ticket.
-pub type Ticket = (i64, i64);
-
 /// A request that waits.
 #[derive(Debug, Clone)]
 struct Waiting {
-    ticket: Ticket,
+    ticket: Holder,
     /// The permits that it costs at the limiter of the queue.
     cost: i64,
     deadline: Micros,
@@ -136,7 +142,7 @@ pub enum Confirmed {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Effects {
     /// The requests that have earlier or later slots now.
-    pub notified: Vec<Ticket>,
+    pub notified: Vec<Holder>,
     /// Slots that no request has any more. Their permits are refunded.
     pub refunds: Vec<Slot>,
     /// Bookings that have lapsed. Their permits are refunded, before those of `refunds`.
@@ -238,7 +244,8 @@ impl Queue {
         slot: Slot,
         effects: &mut Effects,
     ) -> (u64, Micros) {
-        let Newcomer { turn: (tenant, weight, priority), cost, ticket, deadline, like } = newcomer;
+        let Newcomer { turn, cost, ticket, deadline, like } = newcomer;
+        let Turn { tenant, weight, priority } = turn.clone();
         let number = (self.last + 1).max(now.unsigned_abs());
         self.last = number;
         let slot = self.shift(chain, slot, effects);
@@ -246,9 +253,9 @@ impl Queue {
         self.waiting
             .insert(number, Waiting { ticket, cost, deadline, like, slot, is_called: false });
         self.slots.insert((at, number));
-        let count = self.gateways.get(&ticket.0).map_or(0, |(_, count)| *count);
-        self.gateways.insert(ticket.0, (now, count + 1));
-        self.turns.add(&Claim { number, tenant: tenant.clone(), weight, priority, cost });
+        let before = self.gateways.get(&ticket.gateway).map_or(0, |gateway| gateway.waiting);
+        self.gateways.insert(ticket.gateway, WaitingGateway { heard: now, waiting: before + 1 });
+        self.turns.add(&Claim { number, tenant, weight, priority, cost });
         (number, at)
     }
 
@@ -256,8 +263,8 @@ impl Queue {
     pub fn confirm(&mut self, now: Micros, number: u64, effects: &mut Effects) -> Confirmed {
         self.forget_overdue(now);
         let Some(own) = self.waiting.get(&number) else { return Confirmed::Gone };
-        if let Some((heard, _)) = self.gateways.get_mut(&own.ticket.0) {
-            *heard = now;
+        if let Some(gateway) = self.gateways.get_mut(&own.ticket.gateway) {
+            gateway.heard = now;
         }
         let like = own.like.clone();
         self.forget_gone(now, &like, effects);
@@ -324,10 +331,7 @@ impl Queue {
             let slot = self.give(first, own.slot.clone(), effects)?;
             self.turns.serve(first);
             self.waiting.get_mut(&first)?.is_called = true;
-            let at = match chain.is_empty() {
-                true => slot.at,
-                false => self.at(chain[0])?,
-            };
+            let at = if chain.is_empty() { slot.at } else { self.at(chain[0])? };
             chain.insert(0, number);
             // The other one has its old slot by now. It learns its new one from the answer.
             self.shift(&chain, slot, effects);
@@ -383,10 +387,10 @@ impl Queue {
     fn forget(&mut self, number: u64) -> Option<Slot> {
         let gone = self.waiting.remove(&number)?;
         self.slots.remove(&(gone.slot.at, number));
-        if let Some((_, count)) = self.gateways.get_mut(&gone.ticket.0) {
-            *count -= 1;
-            if *count == 0 {
-                self.gateways.remove(&gone.ticket.0);
+        if let Some(gateway) = self.gateways.get_mut(&gone.ticket.gateway) {
+            gateway.waiting -= 1;
+            if gateway.waiting == 0 {
+                self.gateways.remove(&gone.ticket.gateway);
             }
         }
         Some(gone.slot)

@@ -27,10 +27,7 @@ impl Turn {
     pub fn new(tenant: impl Into<Arc<str>>, weight: i64, priority: Priority) -> Self {
         let tenant: Arc<str> = tenant.into();
         let end = (0..=Self::LONGEST).rev().find(|end| tenant.is_char_boundary(*end)).unwrap_or(0);
-        let tenant = match tenant.len() > Self::LONGEST {
-            true => Arc::from(&tenant[..end]),
-            false => tenant,
-        };
+        let tenant = if tenant.len() > Self::LONGEST { Arc::from(&tenant[..end]) } else { tenant };
         Self { tenant, weight: weight.clamp(1, MAX_WEIGHT), priority }
     }
 

@@ -59,10 +59,7 @@ impl Law {
     /// below 2^53.
     pub(super) fn allows(self, span: Micros, least: i64) -> i64 {
         let windows = ceil_div(span, self.span);
-        match windows > EXACT / 8 / self.count {
-            true => EXACT / 8,
-            false => least.max(windows * self.count),
-        }
+        if windows > EXACT / 8 / self.count { EXACT / 8 } else { least.max(windows * self.count) }
     }
 
     /// The laws that grants under this rule keep beside it, so that they and the grants of `other` do not

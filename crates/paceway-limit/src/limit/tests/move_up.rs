@@ -171,6 +171,43 @@ async fn remaining_waiters_use_the_slots_of_cancelled_ones(
     assert!(moves.load(Relaxed) <= instants.len(), "{moves:?}");
 }
 
+/// Refused at 20/s, 40 calls wait. Ten of them leave, and nobody moves up. A reload makes the rate another one before ten others
+/// come: they get the places that are free, and no two permits flow at one instant.
+#[rstest]
+#[case::twice_the_rate(2 * RATE)]
+#[case::half_of_the_rate(RATE / 2)]
+#[tokio::test(start_paused = true)]
+async fn free_places_of_a_working_rate_outlive_a_change_of_the_rate(#[case] then: i64) {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let moves = Arc::new(AtomicUsize::new(0));
+    let rule = |rate| check(TokenBucket::new(rate, SECOND, 1).map(Algorithm::TokenBucket), 1);
+    refuse(&store, rule(RATE)).await;
+    let turns = take_all_turns(&*store).await;
+    let ask_for = |count: usize, rate: i64| {
+        let calls = (0..count).map(|_| call(&store, [rule(rate)], &moves));
+        calls.collect::<Vec<_>>()
+    };
+    let calls = ask_for(40, RATE);
+    sleep(Duration::from_millis(10)).await;
+    let (stay, leave): (Vec<_>, Vec<_>) =
+        calls.into_iter().enumerate().partition(|(i, _)| !(10..20).contains(i));
+    leave.iter().for_each(|(_, call)| call.abort());
+    sleep(Duration::from_millis(10)).await;
+    let mut made = Vec::new();
+    let calls = stay.into_iter().map(|(_, call)| call).chain(ask_for(10, then));
+    for call in calls.collect::<Vec<_>>() {
+        made.push(call.await.expect("a task").1);
+    }
+    drop(turns);
+    made.sort();
+    let slot = SLOT * RATE as u32 / RATE.max(then) as u32;
+    for pair in made.windows(2) {
+        assert!(pair[1] - pair[0] + Duration::from_millis(2) >= slot, "{pair:?}");
+    }
+    let longest = 40 * SLOT * RATE as u32 / RATE.min(then) as u32;
+    assert!(made[39] - made[0] <= longest * 103 / 100, "{:?}", made[39] - made[0]);
+}
+
 /// A call reserves all of 10 permits and uses one, and another waits for five since then. It need not wait until five have
 /// flowed in again.
 #[tokio::test(start_paused = true)]

@@ -21,9 +21,12 @@ pub(in crate::store) fn releases(
 
 /// Returns the parts that remove `ticket` from every queue and every concurrency limiter that it may be in.
 pub fn parts_of(checks: &Checks, ticket: Ticket) -> reserve::Parts {
-    let part = |check: &Check| match check.is_lease() {
-        true => reserve::Part { at: 0, grant: ticket.grant() },
-        false => reserve::Part::NOTHING,
+    let part = |check: &Check| {
+        if check.is_lease() {
+            reserve::Part { at: 0, grant: ticket.grant() }
+        } else {
+            reserve::Part::NOTHING
+        }
     };
     checks.iter().map(part).collect()
 }

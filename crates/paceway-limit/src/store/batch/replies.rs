@@ -62,17 +62,10 @@ pub(super) fn handle(backlog: &mut Backlog, call: Call, answer: CallAnswer, is_l
                     watch(backlog, check.clone(), CLAIM);
                 }
             }
-            Origin::Charge => {
+            // A request is charged once: without an answer the store may have charged it.
+            Origin::Debt if matches!(&reply, Err(error) if !error.is_unasked()) => {}
+            Origin::Charge | Origin::Debt => {
                 if let [check] = entry.checks()
-                    && let Some((left, why)) = not_charged(check, &reply)
-                {
-                    backlog.owe(&left, why);
-                }
-            }
-            Origin::Debt => {
-                // A request is charged once: without an answer the store may have charged it.
-                let is_open = !matches!(&reply, Err(error) if !error.is_unasked());
-                if let ([check], true) = (entry.checks(), is_open)
                     && let Some((left, why)) = not_charged(check, &reply)
                 {
                     backlog.owe(&left, why);

@@ -2,7 +2,7 @@
 //! charge them there. A permit that is charged at another instant would leave room in the shared state that it has used.
 
 use crate::{
-    algorithm::{Algorithm, MAX_BUDGET, Micros, SlidingWindow},
+    algorithm::{Algorithm, MAX_BUDGET, Micros, SlidingWindow, reserve::Part},
     store::{Check, Checks},
 };
 use std::{
@@ -31,23 +31,32 @@ struct Granted {
     permits: i64,
 }
 
+/// Permits that are due after a delay, µs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::store) struct DuePermits {
+    pub(in crate::store) delay: Micros,
+    pub(in crate::store) permits: i64,
+}
+
+/// The permits that [`Grants::take`] took.
+pub(super) struct Taken {
+    pub(super) grants: Grants,
+    /// When each of them is due.
+    pub(super) due: Vec<DuePermits>,
+}
+
 // === impl Grants ===
 
 impl Grants {
-    /// Adds `permits` that a grant of `rule` gives at the instant `at`; `whole` is the part of the grant that names it.
-    pub(super) fn add(
-        &mut self,
-        rule: &Algorithm,
-        now: Micros,
-        (whole, at): (Micros, Micros),
-        permits: i64,
-    ) {
+    /// Adds `permits` that `rule` grants now with this part.
+    pub(super) fn add(&mut self, rule: &Algorithm, now: Micros, part: Part, permits: i64) {
         self.forget(rule, now);
-        let name = rule.slot(whole);
+        let name = rule.slot(part.grant.whole);
         let is_full = self.all.len() >= MAX_INSTANTS && !self.all.contains_key(&name);
         let before = self.all.range(..name).next_back().map(|(name, _)| *name);
         let name = before.filter(|_| is_full).unwrap_or(name);
-        let slot = self.all.entry(name).or_insert(Granted { at: rule.slot(at), permits: 0 });
+        let slot =
+            self.all.entry(name).or_insert(Granted { at: rule.slot(now + part.at), permits: 0 });
         slot.permits += permits;
     }
 
@@ -61,26 +70,28 @@ impl Grants {
         }
     }
 
-    /// Takes all permits, with the delay in µs after which each is due. `owed` bounds the old ones: given the number of the
-    /// others, it returns how many the state of this gateway still counts.
+    /// Takes all permits. `owed` bounds the old ones: given the number of the others, it returns how many the state of this
+    /// gateway still counts.
     pub(super) fn take(
         &mut self,
         rule: &Algorithm,
         now: Micros,
         owed: impl FnOnce(i64) -> i64,
-    ) -> (Self, Vec<(Micros, i64)>) {
+    ) -> Taken {
         self.forget(rule, now);
-        let taken = std::mem::take(self);
-        let slots = taken.all.values().map(|slot| ((slot.at - now).max(0), slot.permits));
-        let mut due: Vec<_> = slots.collect();
+        let grants = std::mem::take(self);
+        let slots = grants.all.values();
+        let due =
+            slots.map(|slot| DuePermits { delay: (slot.at - now).max(0), permits: slot.permits });
+        let mut due: Vec<_> = due.collect();
         // Permits that are due now come last: if they find no room, they must not take that of the later ones.
-        due.sort_by_key(|(delay, _)| (*delay == 0, *delay));
-        let ahead = due.iter().map(|(_, permits)| permits).sum();
-        let past = owed(ahead).clamp(0, taken.past);
+        due.sort_by_key(|due| (due.delay == 0, due.delay));
+        let ahead = due.iter().map(|due| due.permits).sum();
+        let past = owed(ahead).clamp(0, grants.past);
         if past > 0 {
-            due.push((0, past));
+            due.push(DuePermits { delay: 0, permits: past });
         }
-        (taken, due)
+        Taken { grants, due }
     }
 
     /// Puts back the permits that [`Self::take`] took, because their charge failed.
@@ -100,33 +111,32 @@ impl Grants {
     }
 }
 
-/// Requests, in this order, that take permits from the state of `check`, whatever its level. `due` has a number of permits
-/// for each delay in µs before which they must not be taken.
-pub(in crate::store) fn charges(check: &Check, due: &[(Micros, i64)]) -> Vec<Checks> {
+/// Requests, in this order, that take permits from the state of `check`, whatever its level, and none before it is due.
+pub(in crate::store) fn charges(check: &Check, due: &[DuePermits]) -> Vec<Checks> {
     let Some(rate) = check.algorithm.as_rate() else { return Vec::new() };
     let check = Check { algorithm: rate.facts().spent.into(), enforce: false, ..check.clone() };
-    let all = due.iter().map(|(_, permits)| permits).sum::<i64>();
+    let all = due.iter().map(|due| due.permits).sum::<i64>();
     // A single permit takes the first free room. A larger piece would pass over small room and leave it to other requests.
     let most = ((all + PIECES - 1) / PIECES).clamp(1, check.algorithm.capacity());
-    let mut pieces: Vec<(Micros, i64)> = Vec::new();
-    for (delay, permits) in due {
-        let mut left = *permits;
+    let mut pieces: Vec<DuePermits> = Vec::new();
+    for &DuePermits { delay, permits } in due {
+        let mut left = permits;
         while left > 0 {
-            let room = pieces.last().map_or(0, |(first, cost)| {
+            let room = pieces.last().map_or(0, |last| {
                 // Permits that are due now and later ones are not charged together.
-                if (*first == 0) == (*delay == 0) { most - cost } else { 0 }
+                if (last.delay == 0) == (delay == 0) { most - last.permits } else { 0 }
             });
             let cost = left.min(if room > 0 { room } else { most });
             match pieces.last_mut().filter(|_| room > 0) {
-                Some((_, sum)) => *sum += cost,
-                None => pieces.push((*delay, cost)),
+                Some(last) => last.permits += cost,
+                None => pieces.push(DuePermits { delay, permits: cost }),
             }
             left -= cost;
         }
     }
-    let at_once = pieces.chunk_by(|a, b| a.0 == b.0).flat_map(|pieces| {
-        let costs = pieces.iter().map(|(_, cost)| Check { cost: *cost, ..check.clone() });
-        match wait_for(&check, pieces[0].0, pieces.len()) {
+    let at_once = pieces.chunk_by(|a, b| a.delay == b.delay).flat_map(|pieces| {
+        let costs = pieces.iter().map(|piece| Check { cost: piece.permits, ..check.clone() });
+        match wait_for(&check, pieces[0].delay, pieces.len()) {
             None => costs.map(|check| [check].into()).collect::<Vec<Checks>>(),
             Some(wait) => {
                 let all: Checks = [wait.clone()].into();

@@ -84,9 +84,10 @@ impl Failover {
                     self.member.missed(&StoreError::Timeout);
                     self.reconnect_if_sick();
                     // An answer within the longest time-out says that the store is slow, not that it is away.
-                    patience = match started.elapsed() < health.pace.most() {
-                        true => limit.max(health.pace.most() - started.elapsed()),
-                        false => limit,
+                    patience = if started.elapsed() < health.pace.most() {
+                        limit.max(health.pace.most() - started.elapsed())
+                    } else {
+                        limit
                     };
                 }
             }

@@ -143,8 +143,7 @@ impl LocalStore {
                         parts[*i].grant = permit.grant();
                     }
                     (_, Rule::Rate(rate)) => {
-                        let grant = (part.grant.whole, now + part.at);
-                        limiter.grants.add(rate, now, grant, share.cost);
+                        limiter.grants.add(rate, now, *part, share.cost);
                     }
                     _ => {}
                 }

@@ -55,9 +55,14 @@ pub(super) enum Departure {
     Both(Holder),
 }
 
-/// The permits that [`Permits::sync`] found: new ones with the rest of their leases in µs, and the holders of those that
-/// are gone.
-pub(super) type Synced = (Vec<(Holder, Micros)>, Vec<Holder>);
+/// The permits that [`Permits::sync`] found.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Synced {
+    /// The new ones, each with the rest of its lease in µs.
+    pub(super) new: Vec<(Holder, Micros)>,
+    /// The holders of those that are gone.
+    pub(super) gone: Vec<Holder>,
+}
 
 // === impl Permits ===
 
@@ -109,7 +114,7 @@ impl Permits {
             self.insert_held(id, held);
             new.push((id, left));
         }
-        (new, gone)
+        Synced { new, gone }
     }
 
     /// The rule for this gateway while `gateways` share `whole`.
@@ -121,9 +126,10 @@ impl Permits {
         let least = now + whole.lease() / 2;
         let too_short = self.usable.iter().take_while(|(end, _)| *end < least).count();
         let own = (self.held.len() + self.usable.len() - too_short) as i64;
-        match now < self.unknown_until || share == 0 {
-            true => whole.with_max(own.min(share.max(1))),
-            false => whole.with_max(share),
+        if now < self.unknown_until || share == 0 {
+            whole.with_max(own.min(share.max(1)))
+        } else {
+            whole.with_max(share)
         }
     }
 

@@ -50,9 +50,10 @@ impl Recovery {
 
     /// The time until the next charge or probe; `lanes`: some servers of a Cluster are being brought back.
     fn pause(recovery: Option<&Self>, lanes: bool) -> Duration {
-        match lanes || recovery.is_some_and(|recovery| recovery.since.elapsed() <= OTHERS) {
-            true => CHARGE,
-            false => PROBE,
+        if lanes || recovery.is_some_and(|recovery| recovery.since.elapsed() <= OTHERS) {
+            CHARGE
+        } else {
+            PROBE
         }
     }
 }
@@ -71,36 +72,37 @@ impl Failover {
             // In a Cluster the server that counts gateways may be away alone, while others can be charged.
             let is_there =
                 answered || (self.backend.placement().has_many_servers() && health.is_closed());
-            match is_there {
-                true => {
-                    if health.is_closed() {
-                        self.member.is_well();
-                    }
-                    let is_due = last_look.is_none_or(|last| last.elapsed() >= LOOK);
-                    if health.is_closed() && is_due {
-                        last_look = Some(Instant::now());
-                        // A look without an answer in time is repeated a second later.
-                        drop(timeout(health.pace.limit(), self.backend.inspect()).await);
-                        self.look_at(&looked).await;
-                    }
-                    match self.backend.placement().has_many_servers() {
-                        true => self.bring_lanes_back(&mut lanes_back).await,
-                        false => self.bring_back(&mut recovery, &looked).await,
-                    }
+            if is_there {
+                if health.is_closed() {
+                    self.member.is_well();
                 }
-                false => recovery = None,
+                let is_due = last_look.is_none_or(|last| last.elapsed() >= LOOK);
+                if health.is_closed() && is_due {
+                    last_look = Some(Instant::now());
+                    // A look without an answer in time is repeated a second later.
+                    drop(timeout(health.pace.limit(), self.backend.inspect()).await);
+                    self.look_at(&looked).await;
+                }
+                if self.backend.placement().has_many_servers() {
+                    self.bring_lanes_back(&mut lanes_back).await;
+                } else {
+                    self.bring_back(&mut recovery, &looked).await;
+                }
+            } else {
+                recovery = None;
             }
             self.process.charges.store(recovery.is_some(), Relaxed);
-            match health.is_closed() && self.process.local.is_empty() {
-                true => tokio::select! {
+            if health.is_closed() && self.process.local.is_empty() {
+                tokio::select! {
                     () = sleep(BEAT) => {}
                     () = health.opened() => {}
                     () = health.wake.notified() => {}
-                },
-                false => tokio::select! {
+                }
+            } else {
+                tokio::select! {
                     () = sleep(Recovery::pause(recovery.as_ref(), !lanes_back.is_empty())) => {}
                     () = health.wake.notified() => {}
-                },
+                }
             }
         }
     }

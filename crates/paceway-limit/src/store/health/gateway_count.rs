@@ -67,9 +67,10 @@ impl GatewayCount {
             }
             _ => Fewer { since: now, last: now, most: gateways },
         };
-        match now.saturating_duration_since(fewer.since) >= CONFIRMED {
-            true => *self = Self { known: fewer.most, fewer: None, ..*self },
-            false => self.fewer = Some(fewer),
+        if now.saturating_duration_since(fewer.since) >= CONFIRMED {
+            *self = Self { known: fewer.most, fewer: None, ..*self };
+        } else {
+            self.fewer = Some(fewer);
         }
         self.known
     }

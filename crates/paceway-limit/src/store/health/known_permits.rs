@@ -254,10 +254,7 @@ impl KnownPermit {
 /// From `now` until `until`, in µs; below 0 if that is past.
 fn left(until: Instant, now: Instant) -> Micros {
     let micros = |span: Duration| i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
-    match until > now {
-        true => micros(until - now),
-        false => -micros(now - until),
-    }
+    if until > now { micros(until - now) } else { -micros(now - until) }
 }
 
 #[cfg(test)]
@@ -316,8 +313,9 @@ mod tests {
         assert!(known.changes(&key(1), std::iter::empty()).is_empty());
         known.refunded(&key(1), ticket(7));
         known.hold(&key(1), Some(2_000_000), ticket(8), now);
-        let changed = known.changes(&key(1), [(1, 9)].into_iter());
-        let expected = [((1, 7), None), ((1, 8), Some(2_000_000)), ((1, 9), Some(1_000_000))];
+        let changed = known.changes(&key(1), [ticket(9).holder()].into_iter());
+        let expected = [(7, None), (8, Some(2_000_000)), (9, Some(1_000_000))]
+            .map(|(number, left)| (ticket(number).holder(), left));
         assert_eq!(changed, BTreeMap::from(expected));
         assert!(known.changes(&key(1), std::iter::empty()).is_empty());
         advance(Duration::from_secs(61)).await;

@@ -49,9 +49,10 @@ impl Member {
     /// limiters that do not share.
     pub(in crate::store) fn share_of_others(&self, check: &Check) -> i64 {
         let shares = matches!(check.on_failure, OnFailure::Share { .. });
-        match shares && check.enforce && !check.is_lease() {
-            true => self.health.absent.more(&check.key, check.cost),
-            false => 0,
+        if shares && check.enforce && !check.is_lease() {
+            self.health.absent.more(&check.key, check.cost)
+        } else {
+            0
         }
     }
 
@@ -106,13 +107,13 @@ impl Member {
                 | Reply::Failed(_) => continue,
             };
             if level.paused > 0 {
-                self.learn_pause(entry, reply, (level.paused, started));
+                self.learn_pause(entry, reply, level.paused, started);
             }
         }
     }
 
     #[cold]
-    fn learn_pause(&self, entry: &Entry, reply: &Reply, (left, started): (Micros, Instant)) {
+    fn learn_pause(&self, entry: &Entry, reply: &Reply, left: Micros, started: Instant) {
         let (index, status) = match (entry, reply) {
             (_, Reply::Decision(decision)) => (decision.bound_by, 0),
             (Entry::Pause { pause, .. }, _) => (0, pause.status),

@@ -176,12 +176,11 @@ impl Shard {
     /// Keeps the gate of a paused limiter, or removes it when a refund has ended it: a later rule must not find it again.
     #[cold]
     pub(super) fn put_gate(&mut self, now: Micros, print: Print, open: &OpenGate) {
-        match open.ends() > now {
-            true => {
-                self.has_gates = true;
-                self.gates.put(now, print, open.gate().clone(), open.ends());
-            }
-            false => drop(self.remove_gate(print)),
+        if open.ends() > now {
+            self.has_gates = true;
+            self.gates.put(now, print, open.gate().clone(), open.ends());
+        } else {
+            self.remove_gate(print);
         }
     }
 
@@ -344,10 +343,11 @@ impl Shard {
                 self.sweep = 0;
             }
             let kept = self.states.get(self.sweep);
-            match kept.is_some_and(|kept| self.past(kept).saturating_add(GRACE) <= now) {
+            if kept.is_some_and(|kept| self.past(kept).saturating_add(GRACE) <= now) {
                 // Another state may have moved there.
-                true => drop(self.remove_at(self.sweep)),
-                false => self.sweep += 1,
+                self.remove_at(self.sweep);
+            } else {
+                self.sweep += 1;
             }
         }
     }

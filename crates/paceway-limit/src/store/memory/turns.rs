@@ -50,14 +50,14 @@ impl MemoryStore {
         let budget = budget.min(MAX_BUDGET);
         let asked = AskedInTurn { checks, q, budget, ticket, like: &like_of(checks, q) };
         if let Some(turn) = &checks[q].turn
-            && let Some(own) = queue.claim(now + budget, (turn.priority, &turn.tenant, asked.like))
+            && let Some(own) = queue.claim(now + budget, turn, asked.like)
         {
             changed |= opened[q].refund(own.grant, own.cost);
         }
         let (mut decision, chain) = decide(&mut wants(checks, &mut opened), &queue, now, asked);
         let taken: SmallVec<[bool; 2]> = decision.parts.iter().map(|part| part.at >= 0).collect();
         if decision.admitted && decision.wait > 0 {
-            wait(&mut queue, now, asked, (&mut decision, &chain), &mut effects);
+            wait(&mut queue, now, asked, &mut decision, &chain, &mut effects);
         } else if let Some(back) = book(&mut queue, now, asked, &decision, &mut opened[q]) {
             (decision.retry_after, changed) = (back, true);
         }
@@ -156,9 +156,10 @@ impl MemoryStore {
 
     /// The tenants of a limiter, those with the most waiting requests first.
     pub(super) fn tenants_of(&self, check: &Check) -> Vec<TenantLevel> {
-        let known = match check.is_lease() {
-            true => self.in_waiters(check, levels),
-            false => self.in_queue(check, |queue| levels(queue.turns())),
+        let known = if check.is_lease() {
+            self.in_waiters(check, levels)
+        } else {
+            self.in_queue(check, |queue| levels(queue.turns()))
         };
         let mut known = known.unwrap_or_default();
         TenantLevel::sort(&mut known);
@@ -294,7 +295,7 @@ fn book(
     let turn = check.turn.as_ref()?;
     let is_its_own = decision.bound_by == asked.q && opened.gate.is_none();
     let refused = Refused {
-        turn: (&turn.tenant, turn.weight, turn.priority),
+        turn,
         like: asked.like,
         cost: check.cost,
         budget: asked.budget,
@@ -310,14 +311,15 @@ fn wait(
     queue: &mut Queue,
     now: Micros,
     AskedInTurn { checks, q, budget, ticket, like }: AskedInTurn<'_>,
-    (decision, chain): (&mut Decision, &Chain),
+    decision: &mut Decision,
+    chain: &Chain,
     effects: &mut Effects,
 ) {
     let Some(turn) = &checks[q].turn else { return };
     let rates = checks.iter().zip(&decision.parts).filter(|(check, _)| is_rate(check));
     let grants = rates.map(|(_, part)| part.grant).collect();
     let newcomer = Newcomer {
-        turn: (&turn.tenant, turn.weight, turn.priority),
+        turn,
         cost: checks[q].cost,
         ticket: ticket.holder(),
         deadline: now + budget,

@@ -29,6 +29,19 @@ pub struct Covering {
     pub is_held: bool,
 }
 
+/// The slot of a grant, which a pause may cover.
+#[derive(Debug, Clone, Copy)]
+pub struct GrantedSlot {
+    /// The instant at which the call may be made.
+    pub at: Instant,
+    /// The pauses that were known when the store was asked.
+    pub asked: PauseVersion,
+    /// The instant of the decision.
+    pub decided: Instant,
+    /// The decision said that a limiter is paused, so it grants nothing within pauses that were known when the store was asked.
+    pub is_behind: bool,
+}
+
 /// The next step of a call whose store does not know of a pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doubt {
@@ -44,6 +57,11 @@ pub enum Doubt {
 // === impl Covering ===
 
 impl Covering {
+    /// The hold of an operator, which no answer has caused.
+    pub(super) fn of_hold(index: usize, until: Instant) -> Self {
+        Self { index, until, status: 0, whole: 0, is_lost: false, is_held: true }
+    }
+
     /// How much of it is left, in µs.
     pub fn left(&self) -> Micros {
         left_until(self.until)
@@ -64,16 +82,9 @@ impl Pauses {
         self.is_empty() && self.last_recall.load(SeqCst) <= asked.0
     }
 
-    /// The pause of one of `checks` that covers the instant `at` of a grant; `None` if the call may be made then. The store
-    /// was asked when the pauses of `asked` were known, and its decision came at `decided`. `is_behind`: its decision said that
-    /// a limiter is paused, so it grants nothing within pauses that were known when it was asked.
-    pub fn covering(
-        &self,
-        checks: &[Check],
-        at: Instant,
-        (asked, decided): (PauseVersion, Instant),
-        is_behind: bool,
-    ) -> Option<Covering> {
+    /// The pause of one of `checks` that covers the slot of a grant; `None` if the call may be made then.
+    pub fn covering(&self, checks: &[Check], slot: GrantedSlot) -> Option<Covering> {
+        let GrantedSlot { at, asked, decided, is_behind } = slot;
         if self.is_quiet_since(asked) {
             return None;
         }
@@ -88,21 +99,12 @@ impl Pauses {
             let is_true = is_lost && (is_behind || is_told && is_last());
             (!is_true).then_some(Covering { index, until, status, whole, is_lost, is_held: false })
         };
-        let held = self.held(checks).filter(|(_, until)| at < *until).map(|(index, until)| {
-            Covering { index, until, status: 0, whole: 0, is_lost: false, is_held: true }
-        });
+        let held = self.held(checks).filter(|held| at < held.until);
         let paused = checks.iter().enumerate().filter_map(covers);
         let recalled = |(index, check): (usize, &Check)| {
             let is_recalled = check.enforce && self.is_recalled(&check.key, asked);
-            let (until, status, whole) = (Instant::now(), 0, 0);
-            is_recalled.then_some(Covering {
-                index,
-                until,
-                status,
-                whole,
-                is_lost: false,
-                is_held: false,
-            })
+            let hold = Covering::of_hold(index, Instant::now());
+            is_recalled.then_some(Covering { is_held: false, ..hold })
         };
         let recalled = checks.iter().enumerate().filter_map(recalled);
         paused.chain(recalled).chain(held).max_by_key(|covering| covering.until)
@@ -113,19 +115,17 @@ impl Pauses {
         self.waiting.enter(checks, at)
     }
 
-    /// Resolves when a pause is learned that covers the instant `at`, see [`covering`](Self::covering); with `None` when a
-    /// limiter was freed that may be so since the pauses of `seen` were known, if there are any.
+    /// Resolves when a pause is learned that covers the slot, see [`covering`](Self::covering); with `None` when a limiter
+    /// was freed that may be so since the pauses of `seen` were known, if there are any.
     pub async fn covered(
         &self,
         checks: &[Check],
-        at: Instant,
-        asked: (PauseVersion, Instant),
-        is_behind: bool,
+        slot: GrantedSlot,
         seen: Option<PauseVersion>,
     ) -> Option<Covering> {
-        let place = self.waiting.enter(checks, at);
+        let place = self.waiting.enter(checks, slot.at);
         loop {
-            let covering = self.covering(checks, at, asked, is_behind);
+            let covering = self.covering(checks, slot);
             if covering.is_some() || seen.is_some_and(|seen| self.freed_since(checks, seen)) {
                 return covering;
             }

@@ -1,7 +1,7 @@
 //! Limiters that an operator holds: all states of such a limiter grant nothing until its end. The store does not know of
 //! holds, so a hold that an operator ends leaves nothing in it; every gateway learns of them by itself.
 
-use super::{Pauses, WaitingCount};
+use super::{Covering, Pauses, WaitingCount};
 use crate::store::Check;
 use std::{
     fmt,
@@ -41,8 +41,8 @@ impl Pauses {
         self.released.notify_waiters();
     }
 
-    /// The end of the holds of a request's limiters that enforce, with the index of the last one; `None` if none is held.
-    pub fn held(&self, checks: &[Check]) -> Option<(usize, Instant)> {
+    /// The hold of one of a request's limiters that enforce, which ends last; `None` if none is held.
+    pub fn held(&self, checks: &[Check]) -> Option<Covering> {
         if self.is_empty() {
             return None;
         }
@@ -52,9 +52,9 @@ impl Pauses {
         let ends = active.flat_map(|hold| {
             let own = checks.iter().enumerate();
             let own = own.filter(|(_, check)| check.enforce && (hold.is_its)(&check.key));
-            own.map(|(index, _)| (index, hold.until))
+            own.map(|(index, _)| Covering::of_hold(index, hold.until))
         });
-        ends.max_by_key(|(_, until)| *until)
+        ends.max_by_key(|held| held.until)
     }
 
     /// Resolves when none of a request's limiters is held any more.
@@ -62,9 +62,9 @@ impl Pauses {
         loop {
             // Created before the look, so that no change between the two is missed.
             let changed = self.released.notified();
-            let Some((_, until)) = self.held(checks) else { return };
+            let Some(held) = self.held(checks) else { return };
             tokio::select! {
-                () = sleep_until(until) => {}
+                () = sleep_until(held.until) => {}
                 () = changed => {}
             }
         }

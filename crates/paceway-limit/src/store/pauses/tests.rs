@@ -12,6 +12,11 @@ fn check(key: &str) -> Check {
     Check::new(key, Algorithm::TokenBucket(TokenBucket::new(1, SECOND, 1).unwrap()))
 }
 
+/// A slot that was granted by a decision of that instant.
+fn slot(at: Instant, asked: PauseVersion) -> GrantedSlot {
+    GrantedSlot { at, asked, decided: at, is_behind: false }
+}
+
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
@@ -72,7 +77,7 @@ async fn limiters_that_observe_are_not_paused() {
     pauses.learn("a", SECOND, 429);
     let observed = Check { enforce: false, ..check("a") };
     assert_eq!(pauses.of(std::slice::from_ref(&observed)), None);
-    assert_eq!(pauses.covering(&[observed], now, (PauseVersion(0), now), false), None);
+    assert_eq!(pauses.covering(&[observed], slot(now, PauseVersion(0))), None);
     assert_eq!(pauses.of(&[check("b"), check("a")]), Some(now + seconds(1)));
 }
 
@@ -112,7 +117,7 @@ async fn a_grant_is_covered_by_a_pause_that_came_later() {
     let after = pauses.version();
     let covering = |millis, asked, is_behind| {
         let at = now + Duration::from_millis(millis);
-        let covering = pauses.covering(&checks, at, (asked, at), is_behind);
+        let covering = pauses.covering(&checks, GrantedSlot { is_behind, ..slot(at, asked) });
         covering.map(|covering| (covering.index, covering.is_lost))
     };
     assert_eq!(covering(0, before, false), Some((1, false)));
@@ -122,7 +127,11 @@ async fn a_grant_is_covered_by_a_pause_that_came_later() {
     assert_eq!(covering(1850, after, false), Some((1, true)));
     assert_eq!(covering(1850, after, true), None);
     let at = now + Duration::from_millis(1950);
-    assert!(pauses.covering(&checks, at, (after, now), false).is_some_and(|it| it.is_lost));
+    assert!(
+        pauses
+            .covering(&checks, GrantedSlot { decided: now, ..slot(at, after) })
+            .is_some_and(|it| it.is_lost)
+    );
 }
 
 /// A pause that the store seems to have lost is written again, by one call each 100 ms and not before the message of its end
@@ -137,7 +146,7 @@ async fn a_store_without_the_pause_yet_does_not_end_it() {
     let asked = pauses.version();
     let covers = |asked| {
         let now = Instant::now();
-        pauses.covering(&checks, now, (asked, now), false).map(|covering| covering.until)
+        pauses.covering(&checks, slot(now, asked)).map(|covering| covering.until)
     };
     assert_eq!(covers(asked), Some(end));
     advance(KNOWN_WITHIN / 2).await;
@@ -202,7 +211,9 @@ async fn a_pause_wakes_the_calls_that_it_covers() {
         let (pauses, at) = (pauses.clone(), now + seconds(1 + i % 10));
         let checks = [check("shared"), check(if i % 2 == 0 { "even" } else { "odd" })];
         calls.spawn(async move {
-            pauses.covered(&checks, at, (PauseVersion(0), now), false, None).await;
+            pauses
+                .covered(&checks, GrantedSlot { decided: now, ..slot(at, PauseVersion(0)) }, None)
+                .await;
             (i, at)
         });
     }

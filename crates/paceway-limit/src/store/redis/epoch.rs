@@ -135,9 +135,10 @@ impl Epochs {
     /// Cluster.
     pub(super) fn key(&self, lane: &str) -> Cow<'_, str> {
         let (prefix, version) = (&self.prefix, in_names(STATE_VERSION));
-        match lane.is_empty() {
-            true => Cow::Borrowed(&self.marker),
-            false => Cow::Owned(format!("{prefix}:{{{lane}}}:marker{version}")),
+        if lane.is_empty() {
+            Cow::Borrowed(&self.marker)
+        } else {
+            Cow::Owned(format!("{prefix}:{{{lane}}}:marker{version}"))
         }
     }
 

@@ -136,7 +136,10 @@ mod tests {
     use super::*;
     use crate::{
         algorithm::{Algorithm, TokenBucket},
-        store::{Checks, failover::charges},
+        store::{
+            Checks,
+            failover::{DuePermits, charges},
+        },
     };
 
     #[test]
@@ -171,7 +174,8 @@ mod tests {
         let entry =
             |checks: &Checks| Entry::Reserve { checks: checks.clone(), budget: 0, ticket: None };
         assert_eq!(groups.refuses(&entry(&[check.clone()].into())), Some(0));
-        for charge in charges(&check, &[(0, 1), (250_000, 2)]) {
+        let due = [(0, 1), (250_000, 2)].map(|(delay, permits)| DuePermits { delay, permits });
+        for charge in charges(&check, &due) {
             assert_eq!(groups.refuses(&entry(&charge)), None, "{charge:?}");
         }
     }

@@ -41,9 +41,10 @@ impl RedisStore {
                 let from = place.server.unwrap_or_default();
                 let at = servers.iter().position(|server| *server >= from);
                 let Some(server) = at.and_then(|at| servers.get(at)) else {
-                    return match servers.is_empty() {
-                        true => Err(StoreError::NotConnected),
-                        false => Ok(ScanStep { names: Vec::new(), next: None }),
+                    return if servers.is_empty() {
+                        Err(StoreError::NotConnected)
+                    } else {
+                        Ok(ScanStep { names: Vec::new(), next: None })
                     };
                 };
                 let begin =

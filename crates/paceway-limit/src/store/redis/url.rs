@@ -4,7 +4,8 @@ mod read;
 
 use super::tls::{self, Settings};
 use read::{
-    decode, no_scheme, read_database, read_endpoints, read_login, read_options, unknown_option,
+    UrlOption, decode, no_scheme, read_database, read_endpoints, read_kind, read_login,
+    read_options, read_sentinel_login, the_only, unknown_option,
 };
 use std::{fmt, path::PathBuf};
 
@@ -81,26 +82,14 @@ impl RedisUrl {
             return Self::unix(rest, options);
         }
         let (scheme, rest) = url.split_once("://").ok_or_else(|| no_scheme(url))?;
-        let (kind, is_tls) = match scheme {
-            "redis" => (Kind::One, false),
-            "rediss" => (Kind::One, true),
-            "redis-sentinel" => (Kind::Sentinel, false),
-            "rediss-sentinel" => (Kind::Sentinel, true),
-            "redis-cluster" => (Kind::Cluster, false),
-            "rediss-cluster" => (Kind::Cluster, true),
-            _ => {
-                return Err(format!(
-                    "`{scheme}://` is not a scheme for a store; use `redis://`, `rediss://`, `redis-sentinel://`, \
-                     `redis-cluster://` or `unix:`"
-                ));
-            }
-        };
+        let is_tls = scheme.starts_with("rediss");
+        let kind = read_kind(scheme)?;
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         if path.contains('@') {
             return Err("write `%2F` for `/` in a user or password".into());
         }
         let (login, hosts) = read_login(authority)?;
-        let mut endpoints = read_endpoints(hosts, kind)?;
+        let endpoints = read_endpoints(hosts, kind)?;
         let mut url = Self {
             servers: Box::new(Servers::Cluster(Vec::new())),
             login,
@@ -111,13 +100,7 @@ impl RedisUrl {
         let servers = match kind {
             Kind::One => {
                 url.database = read_database(path)?;
-                if endpoints.len() > 1 {
-                    return Err(
-                        "it names several servers; `redis-cluster://` and `redis-sentinel://` do"
-                            .into(),
-                    );
-                }
-                Servers::One(endpoints.remove(0))
+                Servers::One(the_only(endpoints)?)
             }
             Kind::Cluster if !matches!(path, "" | "0") => {
                 return Err(
@@ -133,30 +116,19 @@ impl RedisUrl {
                         .into());
                 }
                 url.database = read_database(database)?;
-                let mut login = Login::default();
-                for (name, value) in options {
-                    match name {
-                        "sentinel_user" => login.user = Some(value),
-                        "sentinel_password" => login.password = Some(value),
-                        _ => return Err(unknown_option(name)),
-                    }
-                }
-                if login.user.is_some() && login.password.is_none() {
-                    return Err("it names a `sentinel_user` and no `sentinel_password`".into());
-                }
-                let master = decode(master)?;
+                let (login, master) = (read_sentinel_login(options)?, decode(master)?);
                 *url.servers = Servers::Sentinels { endpoints, master, login };
                 return Ok(url);
             }
         };
         *url.servers = servers;
         match options.first() {
-            Some((name, _)) => Err(unknown_option(name)),
+            Some(option) => Err(unknown_option(option.name)),
             None => Ok(url),
         }
     }
 
-    fn unix(rest: &str, options: Vec<(&str, String)>) -> Result<Self, String> {
+    fn unix(rest: &str, options: Vec<UrlOption<'_>>) -> Result<Self, String> {
         let (login, path) = match rest.strip_prefix("//") {
             Some(rest) => {
                 let start = rest.find('/').unwrap_or(rest.len());
@@ -180,7 +152,7 @@ impl RedisUrl {
             return Err("it names no socket, as in `unix:/run/redis.sock`".into());
         }
         let mut database = None;
-        for (name, value) in options {
+        for UrlOption { name, value } in options {
             match name {
                 "database" | "db" => database = read_database(&value)?,
                 _ => return Err(unknown_option(name)),

@@ -10,7 +10,10 @@
 //! others at least the share of their weights, and at least half of the permits.
 
 use super::{AHEAD, LOOKS, Queue};
-use crate::algorithm::{Algorithm, Grant, Micros, Open, OpenRate, ceil_div, fair::Priority};
+use crate::algorithm::{
+    Algorithm, Grant, Micros, Open, OpenRate, ceil_div,
+    fair::{Priority, Turn},
+};
 use std::{mem, sync::Arc};
 
 /// The bookings of one limiter. Further requests are refused without one.
@@ -52,7 +55,7 @@ pub struct Booking {
 #[derive(Debug, Clone, Copy)]
 pub struct Refused<'a> {
     /// Its tenant, weight and priority.
-    pub turn: (&'a Arc<str>, i64, Priority),
+    pub turn: &'a Turn,
     /// Its limiters and costs, as [`like`](super::like) writes them.
     pub like: &'a Arc<str>,
     /// The permits that it costs at the limiter of the queue.
@@ -79,15 +82,16 @@ impl Queue {
         rule: &Algorithm,
         refused: Refused<'_>,
     ) -> Option<Micros> {
-        let Refused { turn: (tenant, weight, priority), like, cost, budget, retry_after } = refused;
+        let Refused { turn, like, cost, budget, retry_after } = refused;
+        let Turn { tenant, weight, priority } = turn;
         let is_possible = budget >= LEAST_BUDGET
             && self.bookings.booked.len() < MAX_BOOKED
             && self.has_cheaper(now + budget, cost)
-            && self.bookings.position((priority, tenant, like)).is_none();
+            && self.bookings.position(turn, like).is_none();
         if !is_possible {
             return None;
         }
-        let apart = rule.time_of(cost * self.turns.permits_between(tenant, weight, priority));
+        let apart = rule.time_of(cost * self.turns.permits_between(tenant, *weight, *priority));
         let least = (self.bookings.last + apart - now).max(0);
         let margin = MARGIN.min(budget * 4 / 5);
         let mut back = whole_seconds(retry_after.max(least - budget));
@@ -100,7 +104,7 @@ impl Queue {
                 let (grant, at) = (open.take(start, cost), now + wait);
                 open.promise(wait, start);
                 let (tenant, like) = (tenant.clone(), like.clone());
-                let booking = Booking { priority, tenant, like, at, grant, cost };
+                let booking = Booking { priority: *priority, tenant, like, at, grant, cost };
                 self.bookings.booked.push(booking);
                 self.bookings.last = at;
                 return Some(back);
@@ -111,12 +115,8 @@ impl Queue {
     }
 
     /// The booking of a request that comes back, if its slot is within the budget.
-    pub fn claim(
-        &mut self,
-        deadline: Micros,
-        whose: (Priority, &Arc<str>, &Arc<str>),
-    ) -> Option<Booking> {
-        let i = self.bookings.position(whose)?;
+    pub fn claim(&mut self, deadline: Micros, turn: &Turn, like: &Arc<str>) -> Option<Booking> {
+        let i = self.bookings.position(turn, like)?;
         let booking =
             (self.bookings.booked[i].at <= deadline).then(|| self.bookings.booked.remove(i));
         self.has_room |= booking.is_some();
@@ -146,12 +146,8 @@ impl Queue {
 // === impl Bookings ===
 
 impl Bookings {
-    fn position(
-        &self,
-        (priority, tenant, like): (Priority, &Arc<str>, &Arc<str>),
-    ) -> Option<usize> {
-        self.booked
-            .iter()
-            .position(|it| (it.priority, &it.tenant, &it.like) == (priority, tenant, like))
+    fn position(&self, turn: &Turn, like: &Arc<str>) -> Option<usize> {
+        let is_its_tenant = |it: &Booking| it.priority == turn.priority && it.tenant == turn.tenant;
+        self.booked.iter().position(|it| is_its_tenant(it) && it.like == *like)
     }
 }

@@ -1,6 +1,6 @@
 //! Requests whose gateways have died, or do not reach the store: others get their slots.
 
-use super::{Effects, GONE, LEASE, LOOK_EVERY, OVERDUE, Queue, Waiting};
+use super::{Effects, GONE, LEASE, LOOK_EVERY, OVERDUE, Queue, Waiting, WaitingGateway};
 use crate::algorithm::Micros;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ impl Queue {
     }
 }
 
-/// Whether the gateway of a request has died: `gateways` has the instant of the last sign of each.
-pub(super) fn is_gone(gateways: &BTreeMap<i64, (Micros, i64)>, now: Micros, it: &Waiting) -> bool {
-    gateways.get(&it.ticket.0).is_none_or(|(heard, _)| *heard < now - LEASE)
+/// Whether the gateway of a request has died.
+pub(super) fn is_gone(gateways: &BTreeMap<i64, WaitingGateway>, now: Micros, it: &Waiting) -> bool {
+    gateways.get(&it.ticket.gateway).is_none_or(|gateway| gateway.heard < now - LEASE)
 }

@@ -1,6 +1,7 @@
 //! The queue alone: promises, exchanges, requests that leave, gateways that die. The rule here has a slot each 100 ms.
 
 use super::*;
+use crate::algorithm::fair::Priority;
 use proptest::{collection::vec, prelude::*};
 
 const SLOT: Micros = 100_000;
@@ -14,6 +15,10 @@ struct World {
     free: BTreeSet<Micros>,
     deadlines: BTreeMap<u64, Micros>,
     sent: Vec<(Micros, u64)>,
+}
+
+fn gateway(heard: Micros) -> WaitingGateway {
+    WaitingGateway { heard, waiting: 50 }
 }
 
 impl World {
@@ -36,8 +41,9 @@ impl World {
             at: goal,
             grants: Grants::from_elem(Grant { whole: goal, ..Grant::default() }, 1),
         };
-        let (turn, like) = ((&tenant.into(), 1, priority), "1".into());
-        let newcomer = Newcomer { turn, cost: 1, ticket: (1, now), deadline, like };
+        let (turn, like) = (&Turn::new(tenant, 1, priority), "1".into());
+        let newcomer =
+            Newcomer { turn, cost: 1, ticket: Holder { gateway: 1, number: now }, deadline, like };
         let (number, at) = self.queue.join(now, newcomer, &chain, slot, &mut Effects::default());
         assert!(at <= deadline);
         self.deadlines.insert(number, deadline);
@@ -132,14 +138,14 @@ fn turns_of_a_dead_gateway_go_to_other_requests() {
         let number = number.expect("has time");
         if i % 2 == 0 {
             let waiting = world.queue.waiting.get_mut(&number).expect("waits");
-            waiting.ticket.0 = 2;
+            waiting.ticket.gateway = 2;
         }
     }
-    world.queue.gateways = [(1, (T0, 50)), (2, (T0 - LEASE - 1, 50))].into();
+    world.queue.gateways = [(1, gateway(T0)), (2, gateway(T0 - LEASE - 1))].into();
     for i in 1..=100 {
         let now = T0 + i * SLOT - AHEAD;
         let Some((at, number)) = world.queue.slots.first().copied() else { break };
-        if world.queue.waiting[&number].ticket.0 == 2 || at > now + AHEAD {
+        if world.queue.waiting[&number].ticket.gateway == 2 || at > now + AHEAD {
             world.queue.forget_overdue(now);
             continue;
         }

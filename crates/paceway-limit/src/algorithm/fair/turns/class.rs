@@ -60,10 +60,7 @@ impl Class {
 
     pub(super) fn add(&mut self, claim: &Claim, is_full: bool) {
         let now = self.now;
-        let name = match is_full {
-            true => Arc::from(OTHERS),
-            false => claim.tenant.clone(),
-        };
+        let name = if is_full { Arc::from(OTHERS) } else { claim.tenant.clone() };
         let fresh = || Tenant {
             weight: 1,
             start: now,
@@ -81,9 +78,10 @@ impl Class {
         }
         self.leave(&name);
         if let Some(tenant) = self.tenants.get_mut(&name) {
-            match is_first {
-                true => tenant.waiting.push_front((claim.number, claim.cost)),
-                false => tenant.waiting.push_back((claim.number, claim.cost)),
+            if is_first {
+                tenant.waiting.push_front((claim.number, claim.cost));
+            } else {
+                tenant.waiting.push_back((claim.number, claim.cost));
             }
             match first {
                 None => (tenant.start, self.weight) = (tenant.start.max(now), self.weight + weight),

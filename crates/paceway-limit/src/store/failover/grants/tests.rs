@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    algorithm::{FixedWindow, TokenBucket},
+    algorithm::{FixedWindow, Grant, TokenBucket},
     store::{Entry, OnFailure, Reply, memory::MemoryStore},
 };
 use rstest::rstest;
@@ -26,9 +26,40 @@ fn check(algorithm: Algorithm) -> Check {
     Check::new("{t}:a", algorithm).with_on_failure(OnFailure::Whole)
 }
 
+fn due_of((delay, permits): (Micros, i64)) -> DuePermits {
+    DuePermits { delay, permits }
+}
+
+fn add(
+    grants: &mut Grants,
+    rule: &Algorithm,
+    now: Micros,
+    whole: Micros,
+    at: Micros,
+    permits: i64,
+) {
+    let grant = Grant { whole, ..Grant::default() };
+    grants.add(rule, now, Part { at: at - now, grant }, permits);
+}
+
+/// The delays and the numbers of all permits.
+fn take(
+    grants: &mut Grants,
+    rule: &Algorithm,
+    now: Micros,
+    owed: impl FnOnce(i64) -> i64,
+) -> Vec<(Micros, i64)> {
+    pairs(&grants.take(rule, now, owed).due)
+}
+
+fn pairs(due: &[DuePermits]) -> Vec<(Micros, i64)> {
+    due.iter().map(|due| (due.delay, due.permits)).collect()
+}
+
 /// When each of the permits that are `due` is taken, and how many at once.
 fn taken(store: &MemoryStore, algorithm: Algorithm, due: &[(Micros, i64)]) -> Vec<(Micros, i64)> {
-    let asks = charges(&check(algorithm), due);
+    let due: Vec<_> = due.iter().map(|&pair| due_of(pair)).collect();
+    let asks = charges(&check(algorithm), &due);
     let mut all = Vec::new();
     for checks in asks {
         let cost = checks[checks.len() - 1].cost;
@@ -76,15 +107,15 @@ fn many_permits_are_charged_in_pieces() {
 #[test]
 fn past_refunded_or_charged_permits_are_not_charged() {
     let (rule, mut grants) = (window(), Grants::default());
-    grants.add(&rule, NOW, (NOW, NOW), 3);
-    grants.add(&rule, NOW + SECOND / 2, (NOW + SECOND, NOW + SECOND), 2);
+    add(&mut grants, &rule, NOW, NOW, NOW, 3);
+    add(&mut grants, &rule, NOW + SECOND / 2, NOW + SECOND, NOW + SECOND, 2);
     grants.refund(&rule, NOW + SECOND, 1);
     let now = NOW + SECOND - 1;
-    let (taken, due) = grants.take(&rule, now, |_| 0);
-    assert_eq!(due, [(1, 1), (0, 3)]);
-    assert_eq!(grants.take(&rule, now, |_| 0).1, []);
-    grants.put_back(&taken);
-    assert_eq!(grants.take(&rule, now + 1, |_| 0).1, [(0, 1)], "three are past");
+    let taken = grants.take(&rule, now, |_| 0);
+    assert_eq!(pairs(&taken.due), [(1, 1), (0, 3)]);
+    assert_eq!(take(&mut grants, &rule, now, |_| 0), []);
+    grants.put_back(&taken.grants);
+    assert_eq!(take(&mut grants, &rule, now + 1, |_| 0), [(0, 1)], "three are past");
 }
 
 /// A bucket is charged the permits that it owes, but not more than were granted.
@@ -97,18 +128,18 @@ fn a_bucket_owes_permits_that_have_not_flowed_back(
     #[case] expected: &[(Micros, i64)],
 ) {
     let (rule, mut grants) = (bucket(), Grants::default());
-    grants.add(&rule, NOW, (NOW, NOW), 3);
-    grants.add(&rule, NOW, (NOW + SECOND + 5, NOW + SECOND), 1);
-    assert_eq!(grants.take(&rule, NOW, |ahead| owed - ahead).1, expected);
+    add(&mut grants, &rule, NOW, NOW, NOW, 3);
+    add(&mut grants, &rule, NOW, NOW + SECOND + 5, NOW + SECOND, 1);
+    assert_eq!(take(&mut grants, &rule, NOW, |ahead| owed - ahead), expected);
 }
 
 #[test]
 fn kept_instants_are_bounded() {
     let (rule, mut grants) = (bucket(), Grants::default());
     for i in 1..=2 * MAX_INSTANTS as i64 {
-        grants.add(&rule, NOW, (NOW + i, NOW + i), 1);
+        add(&mut grants, &rule, NOW, NOW + i, NOW + i, 1);
     }
     assert_eq!(grants.all.len(), MAX_INSTANTS);
-    let due = grants.take(&rule, NOW, |_| 0).1;
+    let due = take(&mut grants, &rule, NOW, |_| 0);
     assert_eq!(due.iter().map(|(_, permits)| permits).sum::<i64>(), 2 * MAX_INSTANTS as i64);
 }

@@ -64,10 +64,11 @@ impl LocalState {
             }
             Rule::Rate(rate) => {
                 let owed = rate.owed(level, before.0.after(now - before.1));
-                let (grants, permits) = limiter.grants.take(rate, now, |ahead| owed - ahead);
-                debt.count = permits.iter().map(|(_, permits)| permits).sum();
-                debt.asks = charges(&whole, &permits).into_iter().map(|ask| (ask, None)).collect();
-                (debt.grants, limiter.known) = (grants, (level, now));
+                let taken = limiter.grants.take(rate, now, |ahead| owed - ahead);
+                debt.count = taken.due.iter().map(|due| due.permits).sum();
+                let charges = charges(&whole, &taken.due).into_iter();
+                debt.asks = charges.map(|ask| (ask, None)).collect();
+                (debt.grants, limiter.known) = (taken.grants, (level, now));
             }
         }
         (!debt.asks.is_empty()).then_some(debt)

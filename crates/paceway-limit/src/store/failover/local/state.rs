@@ -212,8 +212,8 @@ impl LocalState {
     }
 
     /// Enters the permits that the store has granted to this process, and removes those that are gone.
-    fn apply(&self, whole: &Check, (new, gone): Synced, now: Micros) {
-        for (holder, left) in new {
+    fn apply(&self, whole: &Check, synced: Synced, now: Micros) {
+        for (holder, left) in synced.new {
             let Rule::Permits(rule) = whole.algorithm else { continue };
             let Some(rule) = Concurrency::new(rule.max(), left.clamp(1, rule.lease())) else {
                 continue;
@@ -224,7 +224,7 @@ impl LocalState {
             let checks = [Check { algorithm, enforce: false, ..whole.clone() }].into();
             self.run(now, Entry::Reserve { checks, budget: 0, ticket: Some(ticket) });
         }
-        for holder in gone {
+        for holder in synced.gone {
             let grant = Ticket::of_holder(holder).grant();
             let check = self.share(whole, whole.key.clone());
             self.run(now, Entry::Refund { check, grant });
@@ -345,8 +345,7 @@ impl LocalState {
             if let Some(part) = decision.parts.first().filter(|part| part.at >= 0)
                 && let Some(limiter) = self.limiters.get_mut(&share.key)
             {
-                let grant = (part.grant.whole, now + part.at);
-                limiter.grants.add(&rate, now, grant, check.cost);
+                limiter.grants.add(&rate, now, *part, check.cost);
             }
         }
     }

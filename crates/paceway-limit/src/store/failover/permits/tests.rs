@@ -40,7 +40,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 fn holder(number: i64) -> Holder {
     // Tickets from 10 on asked this gateway and not the store.
     match number {
-        ..10 => (1, number),
+        ..10 => holder_of(number),
         _ => crate::store::calls::here(Ticket { gateway: 1, number, deadline: 0 }).holder(),
     }
 }
@@ -112,5 +112,5 @@ fn only_few_permits_are_examined_again() {
 }
 
 fn holder_of(number: i64) -> Holder {
-    (1, number)
+    Holder { gateway: 1, number }
 }

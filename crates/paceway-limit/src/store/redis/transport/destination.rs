@@ -169,11 +169,12 @@ impl Sentinels {
             ))),
             Value::ServerError(error) => {
                 let words = words(error);
-                Err(match words.contains("unknown command") {
-                    true => ConnectError::Refused(format!(
+                Err(if words.contains("unknown command") {
+                    ConnectError::Refused(format!(
                         "{endpoint} is no Sentinel: name Sentinels, whose port is 26379 as a rule, or write redis://"
-                    )),
-                    false => refusal(endpoint, &self.login, &words),
+                    ))
+                } else {
+                    refusal(endpoint, &self.login, &words)
                 })
             }
             _ => Err(failure(endpoint, &no_redis())),

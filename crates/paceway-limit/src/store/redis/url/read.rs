@@ -7,6 +7,12 @@ const SENTINEL_PORT: u16 = 26379;
 /// The greatest number of addresses in one URL. Any of them leads to the other servers.
 const MOST_SERVERS: usize = 100;
 
+/// An option after the `?`, such as `database=2`.
+pub(super) struct UrlOption<'u> {
+    pub(super) name: &'u str,
+    pub(super) value: String,
+}
+
 /// Splits `user:password@hosts` into the login and the hosts; without an `@` there is no login.
 pub(super) fn read_login(authority: &str) -> Result<(Login, &str), String> {
     let Some((login, rest)) = authority.rsplit_once('@') else {
@@ -21,14 +27,52 @@ pub(super) fn read_login(authority: &str) -> Result<(Login, &str), String> {
     Ok((Login { user, password }, rest))
 }
 
+/// Reads the part before `://`; each kind has one with an `s` after `redis`, for TLS.
+pub(super) fn read_kind(scheme: &str) -> Result<Kind, String> {
+    match scheme {
+        "redis" | "rediss" => Ok(Kind::One),
+        "redis-sentinel" | "rediss-sentinel" => Ok(Kind::Sentinel),
+        "redis-cluster" | "rediss-cluster" => Ok(Kind::Cluster),
+        _ => Err(format!(
+            "`{scheme}://` is not a scheme for a store; use `redis://`, `rediss://`, `redis-sentinel://`, \
+             `redis-cluster://` or `unix:`"
+        )),
+    }
+}
+
+/// Reads the login at the Sentinels, which is apart from that at the master.
+pub(super) fn read_sentinel_login(options: Vec<UrlOption<'_>>) -> Result<Login, String> {
+    let mut login = Login::default();
+    for UrlOption { name, value } in options {
+        match name {
+            "sentinel_user" => login.user = Some(value),
+            "sentinel_password" => login.password = Some(value),
+            _ => return Err(unknown_option(name)),
+        }
+    }
+    if login.user.is_some() && login.password.is_none() {
+        return Err("it names a `sentinel_user` and no `sentinel_password`".into());
+    }
+    Ok(login)
+}
+
 pub(super) fn read_endpoints(hosts: &str, kind: Kind) -> Result<Vec<Endpoint>, String> {
     let default = if kind == Kind::Sentinel { SENTINEL_PORT } else { PORT };
     let endpoints = hosts.split(',').map(|host| read_endpoint(host, default));
     let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
-    match endpoints.len() > MOST_SERVERS {
-        true => Err(format!("it names more than {MOST_SERVERS} servers")),
-        false => Ok(endpoints),
+    if endpoints.len() > MOST_SERVERS {
+        return Err(format!("it names more than {MOST_SERVERS} servers"));
     }
+    Ok(endpoints)
+}
+
+/// The server of a URL that names one alone.
+pub(super) fn the_only(mut endpoints: Vec<Endpoint>) -> Result<Endpoint, String> {
+    if endpoints.len() > 1 {
+        let why = "it names several servers; `redis-cluster://` and `redis-sentinel://` do";
+        return Err(why.into());
+    }
+    Ok(endpoints.remove(0))
 }
 
 fn read_endpoint(text: &str, default: u16) -> Result<Endpoint, String> {
@@ -56,22 +100,17 @@ fn read_endpoint(text: &str, default: u16) -> Result<Endpoint, String> {
 }
 
 pub(super) fn read_database(text: &str) -> Result<Option<u8>, String> {
-    match text {
-        "" => Ok(None),
-        _ => match text.parse() {
-            Ok(number) => Ok(Some(number)),
-            Err(_) => Err("the number of the database is not one from 0 to 255".into()),
-        },
-    }
+    let number = (!text.is_empty()).then(|| text.parse()).transpose();
+    number.map_err(|_| "the number of the database is not one from 0 to 255".into())
 }
 
-pub(super) fn read_options(text: &str) -> Result<Vec<(&str, String)>, String> {
+pub(super) fn read_options(text: &str) -> Result<Vec<UrlOption<'_>>, String> {
     let options = text.split('&').filter(|option| !option.is_empty());
     let read = |option| -> Result<_, String> {
         let (name, value) = str::split_once(option, '=').ok_or(
             "after the `?`, write options as in `NAME=VALUE&NAME=VALUE`; write `%3F` for a `?` in a password",
         )?;
-        Ok((name, decode(value)?))
+        Ok(UrlOption { name, value: decode(value)? })
     };
     options.map(read).collect()
 }
@@ -87,9 +126,10 @@ pub(super) fn no_scheme(text: &str) -> String {
 
 /// The error for an unknown option. It quotes the name only if that looks like one: it may be part of a password.
 pub(super) fn unknown_option(name: &str) -> String {
-    match name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') && name.len() < 32 {
-        true => format!("it has no option `{name}`"),
-        false => "it has no such option after the `?`; write `%3F` for a `?` in a password".into(),
+    if name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') && name.len() < 32 {
+        format!("it has no option `{name}`")
+    } else {
+        "it has no such option after the `?`; write `%3F` for a `?` in a password".into()
     }
 }
 
