@@ -112,8 +112,8 @@ impl<P> Clone for ReadCost<P> {
 
 impl<R> PaceLayer<R> {
     /// Reads from each response whether the vendor asks to slow down, and for how long: the limits of the call, each for
-    /// its key, are [paused](crate::LimitedCall::pause) before the response is returned. [`retry_after`](crate::retry_after)
-    /// reads the usual field.
+    /// its key, are [paused](crate::LimitedCall::pause) before the response is returned. A limit without a key pauses for all
+    /// requests. [`retry_after`](crate::retry_after) reads the usual field.
     ///
     /// ```
     /// use http::{Request, Response, StatusCode};

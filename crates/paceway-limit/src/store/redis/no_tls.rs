@@ -2,7 +2,10 @@
 
 use super::{reason::ConnectError, transport::RedisStream, url::Endpoint};
 use std::{convert::Infallible, io};
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 /// The settings for TLS of a URL, of which none exist.
 pub(super) type Settings = Infallible;
@@ -24,9 +27,15 @@ pub(super) fn explain(_: &io::Error) -> Option<String> {
     None
 }
 
-/// A server is not asked for a handshake.
-pub(super) async fn is_spoken(_host: &str, _: TcpStream) -> Option<bool> {
-    None
+/// Whether the server at the other end of `stream` answers an empty `ClientHello` by an alert of TLS (RFC 8446 sections 4.1.2
+/// and 6). `None` if that cannot be seen.
+pub(super) async fn is_spoken(_host: &str, mut stream: TcpStream) -> Option<bool> {
+    const CLIENT_HELLO: [u8; 9] = [22, 3, 1, 0, 4, 1, 0, 0, 0];
+    const ALERT: [u8; 2] = [21, 3];
+    stream.write_all(&CLIENT_HELLO).await.ok()?;
+    let mut said = [0; 2];
+    stream.read_exact(&mut said).await.ok()?;
+    Some(said == ALERT)
 }
 
 // === impl NoTls ===
