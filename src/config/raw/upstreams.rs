@@ -9,7 +9,7 @@ use crate::{
         reader::{ConfigReader, ConfigSection, Field, join},
         settings::Upstream,
         unit,
-        yaml::{self, YamlNode, YamlValue},
+        yaml::{self, YamlEntry, YamlNode, YamlValue},
     },
     key::{Cost, Reserve, ReservedCost, TrueCost, fixed_cost},
     throttle::Condition,
@@ -48,7 +48,9 @@ impl ConfigReader {
                     self.note_at(&long, "names no upstream");
                 }
                 let named = section.entries.iter();
-                named.map(|(key, node)| self.upstream(&section.path, key, node, limiters)).collect()
+                named
+                    .map(|own| self.upstream(&section.path, &own.key, &own.node, limiters))
+                    .collect()
             }
             (Some(_), Some(long)) => {
                 let reason = "cannot be combined with `upstream`, its short form; keep one of them";
@@ -230,7 +232,7 @@ impl ConfigReader {
         let YamlValue::Map(entries) = &item.node.value else {
             return Some((self.limiter_named(item, limiters, is_no_rate)?, Cost::ONE));
         };
-        if let [(key, node)] = &**entries
+        if let [YamlEntry { key, node }] = &**entries
             && limiters.iter().any(|limiter| limiter.name == key.name)
             && !CHARGE.has(&key.name)
         {
@@ -266,7 +268,7 @@ impl ConfigReader {
         // `{header.x-cost}` without quotes is a map, too.
         let is_reserved = match &field.node.value {
             YamlValue::Map(entries) => {
-                !matches!(&**entries, [(key, node)] if node.is_null() && !RESERVED_COST.has(&key.name))
+                !matches!(&**entries, [YamlEntry { key, node }] if node.is_null() && !RESERVED_COST.has(&key.name))
             }
             _ => false,
         };
