@@ -66,6 +66,7 @@ mod move_up;
 mod on_loss;
 mod origins;
 mod other_proxies;
+mod page;
 mod paths;
 mod overrides;
 mod pauses;
