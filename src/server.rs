@@ -11,6 +11,7 @@ mod context;
 mod descriptors;
 mod edge;
 mod error;
+mod forward;
 mod handshake;
 mod http2;
 mod load_guard;
@@ -33,6 +34,7 @@ mod worker;
 pub use proxy_protocol::fuzzing as proxy_fuzzing;
 
 pub use error::ServerError;
+pub(crate) use forward::{ForwardHosts, ForwardSettings};
 pub use mount::router;
 
 use crate::{
@@ -66,12 +68,12 @@ use std::{
 use tokio::{
     runtime::{self, Runtime, RuntimeMetrics},
     signal::unix::{SignalKind, signal},
-    sync::{Semaphore, mpsc, watch},
+    sync::{Semaphore, mpsc, oneshot, watch},
     time::{Instant, sleep, timeout},
 };
 use tracing::field;
 use windows::WindowBudget;
-use worker::{Worker, WorkerPort};
+use worker::{Door, Worker, WorkerPort};
 
 /// A second signal ends the process after up to 200 ms, in which the last lines of the log are written.
 const LAST_LINES: Duration = Duration::from_millis(200);
@@ -87,6 +89,17 @@ pub struct Server {
     listen: SocketAddr,
     admin_address: SocketAddr,
     shares: Shares,
+    forward: Option<ForwardSettings>,
+    /// The port of the data plane is that of the forward proxy, and there is no other.
+    is_for_command: bool,
+}
+
+/// The life of the command beside which a gateway runs.
+pub(crate) struct BesideCommand {
+    /// Told when the gateway serves requests.
+    pub(crate) ready: oneshot::Sender<()>,
+    /// Resolves when the command has ended.
+    pub(crate) ended: oneshot::Receiver<()>,
 }
 
 // === impl Server ===
@@ -115,8 +128,33 @@ impl Server {
         let listeners = Listeners::open(config)?;
         let listen = listeners.data.sockets[0].local_addr().map_err(system)?;
         let admin_address = listeners.admin.local_addr().map_err(system)?;
+        let forward = ForwardSettings::of(config)?;
         let file = Arc::new(file);
-        Ok(Self { file, access_log, listeners, listen, admin_address, shares })
+        let is_for_command = false;
+        Ok(Self {
+            file,
+            access_log,
+            listeners,
+            listen,
+            admin_address,
+            shares,
+            forward,
+            is_for_command,
+        })
+    }
+
+    /// Opens the sockets of a gateway for one command: `listen` is the address of its forward proxy, and there is no other
+    /// way to it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::bind`].
+    pub(crate) fn bind_for_command(
+        config: Config,
+        forward: ForwardSettings,
+    ) -> Result<Self, ServerError> {
+        let own = Self::bind(config, false)?;
+        Ok(Self { forward: Some(forward), is_for_command: true, ..own })
     }
 
     /// Returns the addresses of the data plane and of the admin side. Where the configuration has port 0, the system has
@@ -131,6 +169,19 @@ impl Server {
     ///
     /// [`ServerError`] if the store, an upstream or certificates cannot be used, or a worker ends by itself.
     pub fn run(self) -> Result<(), ServerError> {
+        self.serve(None)
+    }
+
+    /// Serves until the command ends, whatever signals come. Blocks the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::run`].
+    pub(crate) fn run_beside(self, command: BesideCommand) -> Result<(), ServerError> {
+        self.serve(Some(command))
+    }
+
+    fn serve(self, beside: Option<BesideCommand>) -> Result<(), ServerError> {
         let main = new_runtime()?;
         main.block_on(async move {
             let shares = self.shares;
@@ -146,27 +197,35 @@ impl Server {
             limits.load().await;
             tokio::spawn(limits.follow());
             let draining = Arc::new(AtomicBool::new(false));
-            let hangups = signal(SignalKind::hangup()).map_err(system)?;
-            tokio::spawn(watch_file(live.clone(), hangups));
+            if beside.is_none() {
+                let hangups = signal(SignalKind::hangup()).map_err(system)?;
+                tokio::spawn(watch_file(live.clone(), hangups));
+            }
             // Before the workers start, so that no request is decided without the overrides.
             let store = source.with_recovery(live.levels()).await?;
             let overrides = Overrides::begin(live.clone(), store.clone()).await;
             let stopping = Arc::new(AtomicBool::new(false));
-            let Listeners { data, admin: admin_socket, services } = self.listeners;
-            let addresses = services.iter().filter_map(|(service, port)| {
-                Some((*service, port.sockets.first()?.local_addr().ok()?))
-            });
+            let Listeners { data, admin: admin_socket, services, forward } = self.listeners;
+            let address_of = |port: &PortSockets| port.sockets.first()?.local_addr().ok();
+            let forward_address = forward.as_ref().and_then(address_of);
+            let addresses =
+                services.iter().filter_map(|(service, port)| Some((*service, address_of(port)?)));
             let addresses: Vec<_> = addresses.collect();
+            let own = [self.listen, self.admin_address].into_iter().chain(forward_address);
+            let own: Vec<_> = own.chain(addresses.iter().map(|(_, at)| *at)).collect();
             let windows = WindowBudget::default();
             let connections = Arc::new(ConnectionLimit::new(shares.clients, windows.clone()));
             let of_services = Arc::new(ConnectionLimit::new(shares.services, windows));
             let (phase, phases) = watch::channel(Phase::Running);
             let drain_end = Arc::new(OnceLock::new());
             let (ended, mut ends) = mpsc::channel(1);
-            let services = services.into_iter().map(|(service, port)| (Some(service), port));
-            let ports = [(None, data)].into_iter().chain(services);
+            let data_door = if self.is_for_command { Door::Forward } else { Door::Data };
+            let ports = [(data_door, data)].into_iter();
+            let ports = ports.chain(forward.map(|port| (Door::Forward, port)));
+            let ports = ports
+                .chain(services.into_iter().map(|(service, port)| (Door::Service(service), port)));
             // Before the first client: a signal that comes before this ends the process at once.
-            let stop = shutdown_signal()?;
+            let stop = Stop::of(beside)?;
             let mut runtimes = Vec::new();
             for (number, ports) in of_workers(ports, live.plan().config.workers.get()) {
                 let worker = Worker {
@@ -174,6 +233,9 @@ impl Server {
                     live: live.clone(),
                     number,
                     source: source.clone(),
+                    forward: self.forward.as_ref().map(|forward| {
+                        Arc::new(forward.door(&live.plan().config, &live.sockets(), &own))
+                    }),
                     connections: connections.clone(),
                     of_services: of_services.clone(),
                     turned_away: Arc::new(Semaphore::new(shares.turned_away)),
@@ -216,16 +278,15 @@ impl Server {
                 envoy_rate_limit = address(Service::EnvoyRateLimit),
                 ext_authz = address(Service::ExtAuthz),
                 decisions = address(Service::Decisions),
+                forward = forward_address.map(field::display),
                 workers = live.plan().config.workers,
                 version = env!("CARGO_PKG_VERSION"),
                 "listening"
             );
-            supervisor::ready();
             let signal = tokio::select! {
-                signal = stop => signal,
+                signal = stop.wait() => signal?,
                 _ = ends.recv() => return Err(ServerError::Worker),
             };
-            tokio::spawn(stop_at_once(shutdown_signal()?));
             stopping.store(true, Relaxed);
             supervisor::stopping();
             let delay = live.plan().config.shutdown_delay;
@@ -258,16 +319,16 @@ impl Server {
 
 /// Gives each worker its number and its part of each port.
 fn of_workers(
-    ports: impl Iterator<Item = (Option<Service>, PortSockets)>,
+    ports: impl Iterator<Item = (Door, PortSockets)>,
     workers: usize,
 ) -> impl Iterator<Item = (usize, Vec<WorkerPort>)> {
     let mut all: Vec<_> = (0..workers).map(|_| Vec::new()).collect();
-    for (service, PortSockets { sockets, are_inherited: is_inherited }) in ports {
+    for (door, PortSockets { sockets, are_inherited: is_inherited }) in ports {
         let (balancer, handoffs) = ConnectionBalancer::new(workers);
         let balancer = Arc::new(balancer);
         for ((listener, handoffs), own) in sockets.into_iter().zip(handoffs).zip(&mut all) {
             let balancer = balancer.clone();
-            own.push(WorkerPort { listener, is_inherited, handoffs, balancer, service });
+            own.push(WorkerPort { listener, is_inherited, handoffs, balancer, door });
         }
     }
     all.into_iter().enumerate()
@@ -339,6 +400,45 @@ async fn drain(
     tracing::warn!(limit_s = limit.as_secs_f64(), "drain_timeout is over: closing what is left");
     phase.send_replace(Phase::Aborting);
     all_ended.await
+}
+
+/// What ends a gateway.
+enum Stop<S> {
+    Signal(S),
+    Command(BesideCommand),
+}
+
+impl Stop<()> {
+    /// Catches signals from now on, unless a command runs beside the gateway.
+    fn of(
+        beside: Option<BesideCommand>,
+    ) -> Result<Stop<impl Future<Output = &'static str>>, ServerError> {
+        Ok(match beside {
+            None => Stop::Signal(shutdown_signal()?),
+            Some(command) => Stop::Command(command),
+        })
+    }
+}
+
+impl<S: Future<Output = &'static str>> Stop<S> {
+    /// Tells that the gateway is ready, and waits for its end. Returns the name of what ends it. A further signal then ends
+    /// the process.
+    async fn wait(self) -> Result<&'static str, ServerError> {
+        match self {
+            Self::Signal(stop) => {
+                supervisor::ready();
+                let signal = stop.await;
+                tokio::spawn(stop_at_once(shutdown_signal()?));
+                Ok(signal)
+            }
+            Self::Command(BesideCommand { ready, ended }) => {
+                // Fails only if the command is not waited for any more, and then it has ended.
+                let _ = ready.send(());
+                let _ = ended.await;
+                Ok("the command's end")
+            }
+        }
+    }
 }
 
 /// Catches SIGTERM and SIGINT from now on. The future resolves with the name of the first one.

@@ -5,6 +5,7 @@ mod admin;
 mod certificates;
 mod clients;
 mod descriptors;
+mod forward;
 mod headers;
 mod limiters;
 mod limits_from;
@@ -99,6 +100,9 @@ impl ConfigReader {
         let admin = self.admin(&root);
         self.find_shared_address(&root, listen, admin.listen);
         let services = self.services(&root, [("listen", listen), ("admin", admin.listen)]);
+        let mut taken = vec![("listen", listen), ("admin", admin.listen)];
+        taken.extend(services.all().map(|(service, own)| (service.key(), own.listen)));
+        let forward = self.forward(&root, &taken);
         let store = self.store(&root);
         let limits_from = self.limits_from(&root);
         self.has_others = root.get("limits_from").is_some();
@@ -115,6 +119,7 @@ impl ConfigReader {
             listen,
             admin,
             services,
+            forward,
             descriptors,
             workers: self.workers(&root),
             access_log,

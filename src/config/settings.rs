@@ -4,6 +4,7 @@ use super::{
     admin::AdminConfig,
     document::Document,
     fair::PriorityRule,
+    forward::ForwardConfig,
     http::{ClientLimits, Limits, ServerTls},
     keys::Choice,
     limiter::{Charge, FailurePolicy, LimiterConfig},
@@ -31,6 +32,8 @@ pub struct Config {
     pub admin: AdminConfig,
     /// The services for programs that keep their own proxy.
     pub services: Services,
+    /// The forward proxy; `None` if there is none.
+    pub forward: Option<ForwardConfig>,
     /// The descriptors that Envoy's rate limit service decides, in the order of the file.
     pub descriptors: Vec<DescriptorRule>,
     /// The number of threads that serve clients.

@@ -41,6 +41,7 @@ pub fn clusters(
             tls: upstream.tls.clone(),
             sockets: sockets.clone(),
             health: upstream.health.clone(),
+            off_limits: None,
         };
         Cluster::new(settings, metrics::addresses(&upstream.name), &mut roots)
             .map_err(|source| UnusableUpstream { name: upstream.name.clone(), source })

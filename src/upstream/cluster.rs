@@ -99,9 +99,12 @@ impl Cluster {
         let client_tls =
             is_https.then(|| UpstreamTls::new(tls, *http2, targets, roots)).transpose()?;
         let fixed = targets.iter().enumerate().map(|(i, target)| {
-            let addresses = target.fixed_sockets().map(|sockets| Address::new(i, sockets));
+            let mut sockets = target.fixed_sockets().unwrap_or_default();
+            let barred = settings.remove_off_limits(&mut sockets);
+            let addresses = (!sockets.is_empty()).then(|| Arc::new(Address::new(i, sockets)));
             ResolvedTarget {
-                addresses: addresses.map(Arc::new).into_iter().collect(),
+                addresses: addresses.into_iter().collect(),
+                failure: barred.map(|error| Arc::new(error) as _),
                 ..ResolvedTarget::default()
             }
         });
@@ -132,7 +135,10 @@ impl Cluster {
         let mut names = self.names.lock();
         let named = &mut names[target];
         let mut addresses: Vec<Arc<Address>> = Vec::new();
-        for socket in ips.take(MAX_ADDRESSES).map(|ip| SocketAddr::new(ip, port)) {
+        let mut sockets: Vec<_> =
+            ips.take(MAX_ADDRESSES).map(|ip| SocketAddr::new(ip, port)).collect();
+        let barred = self.settings.remove_off_limits(&mut sockets);
+        for socket in sockets {
             let is_same = |address: &&Arc<Address>| address.sockets[..] == [socket];
             if addresses.iter().any(|address| is_same(&address)) {
                 continue;
@@ -144,7 +150,7 @@ impl Cluster {
         let is_same = addresses.len() == named.addresses.len()
             && addresses.iter().all(|new| named.addresses.iter().any(|old| Arc::ptr_eq(old, new)));
         let was_noted = std::mem::take(&mut named.is_noted);
-        named.failure = None;
+        named.failure = barred.map(|error| Arc::new(error) as _);
         if !is_same {
             named.addresses = addresses;
             self.regroup(&names);
@@ -370,6 +376,7 @@ mod tests {
             tls: ClientTls::default(),
             sockets: Sockets::new(1),
             health: None,
+            off_limits: None,
         };
         let (noop, never) = (Gauge::noop, Counter::noop);
         let metrics = AddressMetrics {

@@ -60,6 +60,12 @@ pub(super) async fn open(
     Ok((UpstreamStream::tls(stream), http2 && chosen))
 }
 
+/// Has the kernel probe the other end of a connection.
+pub(super) fn keep_alive(stream: &TcpStream) {
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
+    let _ = SockRef::from(stream).set_tcp_keepalive(&keepalive);
+}
+
 async fn tcp(address: &Address) -> Result<(TcpStream, SocketAddr), OpenError> {
     let mut sockets = address.sockets.iter();
     loop {
@@ -72,8 +78,7 @@ async fn tcp(address: &Address) -> Result<(TcpStream, SocketAddr), OpenError> {
             Ok(stream) => {
                 // Requests are written whole, so waiting for more bytes would only delay them.
                 let _ = stream.set_nodelay(true);
-                let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
-                let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
+                keep_alive(&stream);
                 return Ok((stream, *socket));
             }
             Err(error) if sockets.len() == 0 => return Err(OpenError::Tcp(*socket, error)),
