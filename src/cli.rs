@@ -1,10 +1,12 @@
 //! The commands and their exit codes: 0, 1 for a failure, 2 for a usage or configuration error.
 
 mod admin_client;
+mod ca;
 mod change;
 mod check;
 mod config_file;
 mod demo;
+mod exec;
 mod explain;
 mod health;
 mod log;
@@ -21,9 +23,11 @@ use crate::{
     log::LogStream,
 };
 use admin_client::AdminArgs;
+use ca::CaArgs;
 use change::ChangeArgs;
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
+use exec::ExecArgs;
 use explain::ExplainArgs;
 use serde_json::{Value, json};
 use std::{
@@ -48,6 +52,10 @@ enum Command {
         #[arg(long, short, value_name = "FILE")]
         config: Option<PathBuf>,
     },
+    /// Run a command, and pace the calls that it and its children make over HTTP and HTTPS.
+    Exec(ExecArgs),
+    /// Make an authority for the forward proxy: a certificate that clients trust, and its key.
+    Ca(CaArgs),
     /// Check configurations: print all mistakes, or a summary of each.
     Check {
         /// The configurations; `-` is stdin.
@@ -147,6 +155,8 @@ pub fn main() -> ExitCode {
     let json = command.prints_json();
     let done = match command {
         Command::Run { config } => run::run(config.as_deref()),
+        Command::Exec(args) => exec::exec(&args),
+        Command::Ca(args) => ca::ca(&args),
         Command::Check { files, offline, json } => check::check(&files, offline, json),
         Command::Explain(args) => explain::explain(&args),
         Command::Replay { file, log, json } => replay::replay(&file, &log, json),
@@ -202,7 +212,7 @@ impl Command {
             Self::Top { admin, .. } | Self::Resume { admin, .. } => admin.json,
             Self::Pause { change, .. } | Self::Set { change, .. } => change.prints_json(),
             Self::Run { .. } | Self::Schema | Self::Demo { .. } | Self::Man => false,
-            Self::Completions { .. } => false,
+            Self::Completions { .. } | Self::Exec(_) | Self::Ca(_) => false,
         }
     }
 }

@@ -53,9 +53,28 @@ pub(super) fn start(
     access: Option<AccessLog>,
     format: Option<EventFormat>,
 ) -> Result<(bool, Flush), CommandError> {
+    start_from("info", access, format)
+}
+
+/// Starts logging beside a command of the user: warnings and errors alone, and no access lines.
+///
+/// # Errors
+///
+/// As [`start`].
+pub(super) fn start_quietly() -> Result<Flush, CommandError> {
+    let (_, flush) = start_from("warn", Some(AccessLog::Off), Some(EventFormat::Text))?;
+    Ok(flush)
+}
+
+/// Starts logging, with the events from this level on unless `PACEWAY_LOG` chooses others.
+fn start_from(
+    level: &str,
+    access: Option<AccessLog>,
+    format: Option<EventFormat>,
+) -> Result<(bool, Flush), CommandError> {
     let events = match env::var(VARIABLE) {
         Ok(text) => targets(&text).map_err(CommandError::usage)?,
-        Err(env::VarError::NotPresent) => targets("").map_err(CommandError::usage)?,
+        Err(env::VarError::NotPresent) => targets(level).map_err(CommandError::usage)?,
         Err(error) => return Err(CommandError::usage(format!("error: {VARIABLE}: {error}"))),
     };
     let access = access.unwrap_or(match io::stdout().is_terminal() {
