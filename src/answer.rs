@@ -32,7 +32,7 @@ pub enum Failure {
     NoRoute,
     /// The request is valid HTTP but cannot be forwarded, such as one with a wrong cost: 400.
     BadRequest(Cow<'static, str>),
-    /// The request came through the forward proxy, and names a host that nobody reaches through it: 403.
+    /// The request came through the forward proxy, and names a host that it does not reach: 403.
     Forbidden(Cow<'static, str>),
     /// The request breaks a rule of HTTP or is ambiguous, so its sender may disagree on where it ends: 400, and the
     /// connection closes.
@@ -185,7 +185,7 @@ impl Failure {
             Self::MissingLimiter { .. } => {
                 (S::SERVICE_UNAVAILABLE, "limiter-missing", "The quota is not known")
             }
-            Self::Upstream(UpstreamError::Connect(_)) => {
+            Self::Upstream(UpstreamError::Connect(_) | UpstreamError::Via { .. }) => {
                 (S::BAD_GATEWAY, "upstream-unreachable", "The upstream cannot be reached")
             }
             Self::Upstream(

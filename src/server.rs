@@ -177,7 +177,7 @@ impl Server {
     /// # Errors
     ///
     /// As [`Self::run`].
-    pub(crate) fn run_beside(self, command: BesideCommand) -> Result<(), ServerError> {
+    pub(crate) fn run_with_command(self, command: BesideCommand) -> Result<(), ServerError> {
         self.serve(Some(command))
     }
 
@@ -402,7 +402,7 @@ async fn drain(
     all_ended.await
 }
 
-/// What ends a gateway.
+/// The reason why a gateway ends.
 enum Stop<S> {
     Signal(S),
     Command(BesideCommand),

@@ -28,6 +28,7 @@ mod stream;
 mod target;
 mod tls;
 mod upload;
+mod via;
 mod wire;
 
 pub use crate::tls::client::{ClientTls, TrustError};
@@ -45,7 +46,7 @@ pub use h1::{Tunnel, is_idempotent};
 pub use health::HealthCheck;
 pub use names::follow;
 pub use off_limits::OffLimits;
-pub use origin::Origin;
+pub use origin::UrlOrigin;
 pub use pool::{PendingConnection, Pool};
 pub use request_boundary::RequestBoundary;
 pub use sockets::Sockets;
@@ -55,3 +56,4 @@ pub use upload::{
     KeptBuffer, KeptBytes, KeptShare, Replay, RequestBody, UnrequestedBody, Upload, UploadControl,
     UploadError, UploadLimits,
 };
+pub use via::Via;

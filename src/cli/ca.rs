@@ -27,7 +27,7 @@ pub(super) fn ca(args: &CaArgs) -> Result<(), CommandError> {
     let CaArgs { cert, key, days } = args;
     for file in [cert, key] {
         if file.symlink_metadata().is_ok() {
-            return Err(taken(file));
+            return Err(exists_error(file));
         }
     }
     let new = NewAuthority::make(*days).context("cannot make an authority")?;
@@ -49,12 +49,12 @@ fn write(file: &Path, text: &str, mode: u32) -> Result<(), CommandError> {
     let opened = OpenOptions::new().write(true).create_new(true).mode(mode).open(file);
     let written = opened.and_then(|mut open| open.write_all(text.as_bytes()));
     match written {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(taken(file)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(exists_error(file)),
         written => Ok(written.with_context(|| format!("cannot write {}", file.display()))?),
     }
 }
 
-fn taken(file: &Path) -> CommandError {
+fn exists_error(file: &Path) -> CommandError {
     let file = file.display();
     CommandError::usage(format!(
         "error: {file} exists, and is not replaced; name another file, or remove it first"

@@ -64,7 +64,7 @@ pub(super) fn exec(args: &ExecArgs) -> Result<(), CommandError> {
     let (ready, is_ready) = oneshot::channel();
     let (end, ended) = oneshot::channel();
     let gateway = thread::Builder::new().name("gateway".into());
-    let gateway = gateway.spawn(move || server.run_beside(BesideCommand { ready, ended }));
+    let gateway = gateway.spawn(move || server.run_with_command(BesideCommand { ready, ended }));
     let gateway = gateway.context("cannot start the gateway")?;
     if is_ready.blocking_recv().is_err() {
         let failed = gateway.join().unwrap_or(Ok(()));

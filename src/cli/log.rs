@@ -53,7 +53,11 @@ pub(super) fn start(
     access: Option<AccessLog>,
     format: Option<EventFormat>,
 ) -> Result<(bool, Flush), CommandError> {
-    start_from("info", access, format)
+    let access = access.unwrap_or(match io::stdout().is_terminal() {
+        true => AccessLog::Text,
+        false => AccessLog::Json,
+    });
+    Ok((access != AccessLog::Off, start_from("info", access, format)?))
 }
 
 /// Starts logging beside a command of the user: warnings and errors alone, and no access lines.
@@ -62,25 +66,20 @@ pub(super) fn start(
 ///
 /// As [`start`].
 pub(super) fn start_quietly() -> Result<Flush, CommandError> {
-    let (_, flush) = start_from("warn", Some(AccessLog::Off), Some(EventFormat::Text))?;
-    Ok(flush)
+    start_from("warn", AccessLog::Off, Some(EventFormat::Text))
 }
 
 /// Starts logging, with the events from this level on unless `PACEWAY_LOG` chooses others.
 fn start_from(
     level: &str,
-    access: Option<AccessLog>,
+    access: AccessLog,
     format: Option<EventFormat>,
-) -> Result<(bool, Flush), CommandError> {
+) -> Result<Flush, CommandError> {
     let events = match env::var(VARIABLE) {
         Ok(text) => targets(&text).map_err(CommandError::usage)?,
         Err(env::VarError::NotPresent) => targets(level).map_err(CommandError::usage)?,
         Err(error) => return Err(CommandError::usage(format!("error: {VARIABLE}: {error}"))),
     };
-    let access = access.unwrap_or(match io::stdout().is_terminal() {
-        true => AccessLog::Text,
-        false => AccessLog::Json,
-    });
     // No request and no signal may wait for the reader of a log: lines beyond the bound of a sink are dropped.
     let [stdout, stderr] = [LogStream::Stdout.sink(), LogStream::Stderr.sink()];
     let (stdout, stderr) = (stdout.context("cannot log")?, stderr.context("cannot log")?);
@@ -112,7 +111,7 @@ fn start_from(
         let backtrace = is_captured.then(|| tracing::field::display(backtrace));
         tracing::error!(%panic, backtrace, "a panic; this is a bug");
     }));
-    Ok((access != AccessLog::Off, Flush))
+    Ok(Flush)
 }
 
 /// Reads a value of `PACEWAY_LOG`: a level for our own events, or `TARGET=LEVEL` for those of a module or dependency, several

@@ -1,7 +1,8 @@
-//! The settings of the forward proxy: where it listens, who signs its certificates, and which other hosts it tunnels to.
+//! The settings of the forward proxy: its address, its authority, and the other hosts to which it opens
+//! tunnels.
 
 use super::keys::Choice;
-use crate::{tls::KeyPair, upstream::Origin};
+use crate::{tls::KeyPair, upstream::UrlOrigin};
 use std::net::SocketAddr;
 
 /// The settings of `forward`.
@@ -15,7 +16,7 @@ pub struct ForwardConfig {
     pub allow: Vec<HostPattern>,
 }
 
-/// What happens to a client that asks for a host of no upstream.
+/// The answer to a client that asks for a host of no upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OtherHosts {
     /// It gets 403.
@@ -69,7 +70,7 @@ impl HostPattern {
             port => Some(port.parse().ok().filter(|port| *port > 0).ok_or(SHAPE)?),
         };
         let name = |host: &str| {
-            let origin = Origin::of(true, host).filter(|_| !host.contains(['*', '/']));
+            let origin = UrlOrigin::of(true, host).filter(|_| !host.contains(['*', '/']));
             origin.map(|origin| String::from(origin.host)).ok_or(SHAPE)
         };
         let host = match host {
@@ -83,7 +84,7 @@ impl HostPattern {
     }
 
     /// Whether it takes the host and port of an origin.
-    pub fn takes(&self, origin: &Origin) -> bool {
+    pub fn takes(&self, origin: &UrlOrigin) -> bool {
         let is_host = match &self.host {
             PatternHost::Any => true,
             PatternHost::Below(below) => origin.host.ends_with(below.as_str()),
@@ -116,7 +117,7 @@ mod tests {
     #[case::all_on_one_port("*", "192.0.2.1:80", false)]
     #[case::ip6("[2001:db8::1]:8443", "[2001:db8:0::1]:8443", true)]
     fn a_pattern_takes_hosts(#[case] pattern: &str, #[case] authority: &str, #[case] takes: bool) {
-        let origin = Origin::of(true, authority).unwrap();
+        let origin = UrlOrigin::of(true, authority).unwrap();
         assert_eq!(HostPattern::parse(pattern).unwrap().takes(&origin), takes);
     }
 

@@ -17,7 +17,7 @@ use crate::{
     key::{Cost, Template},
     path::{PathRule, Paths},
     store::{OnLoss, redis::RedisUrl},
-    upstream::{ClientTls, HealthCheck, Target, Timeouts, headers::Rules},
+    upstream::{ClientTls, HealthCheck, Target, Timeouts, Via, headers::Rules},
 };
 use http::Method;
 use ipnet::IpNet;
@@ -148,6 +148,8 @@ pub struct Upstream {
     pub pool_size: usize,
     /// How its addresses are checked; `None` leaves that to requests.
     pub health: Option<HealthCheck>,
+    /// The proxy through which it is reached; `None` for none.
+    pub via: Option<Via>,
     /// Whether the gateway speaks HTTP/2 to the upstream.
     pub http2: bool,
     /// How the certificate of an https upstream is checked, and the certificate that it is shown.

@@ -41,6 +41,7 @@ pub fn clusters(
             tls: upstream.tls.clone(),
             sockets: sockets.clone(),
             health: upstream.health.clone(),
+            via: upstream.via.clone(),
             off_limits: None,
         };
         Cluster::new(settings, metrics::addresses(&upstream.name), &mut roots)
@@ -61,6 +62,7 @@ fn connects_as(one: &config::Upstream, other: &config::Upstream) -> bool {
         http2,
         tls,
         health,
+        via,
         preserve_host: _,
         forwarded: _,
         headers: _,
@@ -68,7 +70,7 @@ fn connects_as(one: &config::Upstream, other: &config::Upstream) -> bool {
         missing: _,
         throttle: _,
     } = one;
-    (name, targets, timeouts, pool_size, http2, tls, health)
+    (name, targets, timeouts, pool_size, http2, tls, health, via)
         == (
             &other.name,
             &other.targets,
@@ -77,5 +79,6 @@ fn connects_as(one: &config::Upstream, other: &config::Upstream) -> bool {
             &other.http2,
             &other.tls,
             &other.health,
+            &other.via,
         )
 }

@@ -1,12 +1,12 @@
 //! The routes of requests that come through the forward proxy: those of the upstreams that the URL of a request names.
 
-use crate::{config::Config, route::Table, upstream::Origin};
+use crate::{config::Config, route::Table, upstream::UrlOrigin};
 use std::collections::HashMap;
 
 /// The routes of requests by the origin that they name.
 #[derive(Debug)]
 pub(crate) struct ForwardRoutes {
-    by_origin: HashMap<Origin, Vec<ForwardBase>>,
+    by_origin: HashMap<UrlOrigin, Vec<ForwardBase>>,
     /// A table for each set of upstreams that share an origin and a base path.
     tables: Vec<Table>,
 }
@@ -28,10 +28,10 @@ pub(crate) struct ForwardMatch<'p> {
 
 impl ForwardRoutes {
     pub(crate) fn new(config: &Config) -> Self {
-        let mut places: HashMap<(Origin, &str), Vec<usize>> = HashMap::new();
+        let mut places: HashMap<(UrlOrigin, &str), Vec<usize>> = HashMap::new();
         for (i, upstream) in config.upstreams.iter().enumerate() {
             for target in &upstream.targets {
-                let Some(origin) = Origin::of_target(target) else { continue };
+                let Some(origin) = UrlOrigin::of_target(target) else { continue };
                 let of_place = places.entry((origin, &target.base)).or_default();
                 if of_place.last() != Some(&i) {
                     of_place.push(i);
@@ -39,7 +39,7 @@ impl ForwardRoutes {
             }
         }
         let (mut sets, mut tables) = (HashMap::<Vec<usize>, usize>::new(), Vec::new());
-        let mut by_origin: HashMap<Origin, Vec<ForwardBase>> = HashMap::new();
+        let mut by_origin: HashMap<UrlOrigin, Vec<ForwardBase>> = HashMap::new();
         for ((origin, base), upstreams) in places {
             let table = *sets.entry(upstreams).or_insert_with_key(|own| {
                 let takes = |route: &crate::config::Route| own.contains(&route.upstream);
@@ -56,17 +56,17 @@ impl ForwardRoutes {
     }
 
     /// Whether an upstream has this host and port, whatever its scheme is.
-    pub(crate) fn has_host(&self, origin: &Origin) -> bool {
+    pub(crate) fn has_host(&self, origin: &UrlOrigin) -> bool {
         [true, false].iter().any(|is_https| self.has(&origin.with_scheme(*is_https)))
     }
 
     /// Whether an upstream has this origin.
-    pub(crate) fn has(&self, origin: &Origin) -> bool {
+    pub(crate) fn has(&self, origin: &UrlOrigin) -> bool {
         self.by_origin.contains_key(origin)
     }
 
     /// The routes of a request for `path`, which begins with the longest base path; `None` if no upstream has it.
-    pub(crate) fn find(&self, origin: &Origin, path: &str) -> Option<ForwardMatch<'_>> {
+    pub(crate) fn find(&self, origin: &UrlOrigin, path: &str) -> Option<ForwardMatch<'_>> {
         let is_within = |base: &str| {
             let rest = path.strip_prefix(base);
             path == "*" || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -90,7 +90,7 @@ upstreams:
   third: { urls: [http://a.example:8080, http://b.example:8080] }
   twin: https://api.example
 routes:
-- { name: one, suffix: '*', upstream: first }
+- { name: one, suffix: '*', host: api.example, upstream: first }
 - { name: two, suffix: '*', upstream: second }
 - { name: three, suffix: /x, upstream: third }
 - { name: four, suffix: /twin, upstream: twin }
@@ -115,10 +115,14 @@ routes:
     ) {
         let config = Config::parse(UPSTREAMS, "test", Path::new("."), &|_| None).unwrap();
         let routes = ForwardRoutes::new(&config);
-        let origin = Origin::of(is_https, authority).unwrap();
+        let origin = UrlOrigin::of(is_https, authority).unwrap();
         let found = routes.find(&origin, path);
         let route = found.and_then(|found| {
-            found.table.find(&Method::GET, None, path.strip_prefix(found.base).unwrap())
+            found.table.find(
+                &Method::GET,
+                Some(&*origin.host),
+                path.strip_prefix(found.base).unwrap(),
+            )
         });
         assert_eq!(route.map(|route| &*config.routes[route].name), expected);
     }

@@ -81,7 +81,7 @@ impl Client {
     }
 
     /// Makes it a client of the forward proxy, if `connection` is one to that.
-    pub fn forwarded(self, connection: Option<ForwardConnection>) -> Self {
+    pub fn with_forward(self, connection: Option<ForwardConnection>) -> Self {
         Self { forward: connection.map(Box::new), ..self }
     }
 

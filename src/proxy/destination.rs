@@ -4,7 +4,7 @@ use super::{Arrival, Exchange};
 use crate::{
     answer::Failure,
     route::Table,
-    upstream::{HostPools, Origin, Pool},
+    upstream::{HostPools, Pool, UrlOrigin},
 };
 use http::{HeaderValue, Request, Uri, uri::PathAndQuery};
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use std::sync::Arc;
 /// A connection to the forward proxy, as its requests see it.
 pub struct ForwardConnection {
     /// The origin to which the client has opened a tunnel; `None` if each request names its own.
-    pub tunnel: Option<Origin>,
+    pub tunnel: Option<UrlOrigin>,
     /// The upstreams of any host; `None` if there are those of the configuration alone.
     pub pools: Option<Arc<HostPools>>,
 }
 
-/// What the URL of a request decides.
+/// The routes and the connections that the URL of a request decides.
 pub(super) struct Destination<'a> {
     /// The routes among which it finds its own.
     pub(super) table: &'a Table,
@@ -45,7 +45,7 @@ impl<'a> Exchange<'a> {
         let origin = named_origin(connection, request, host)?;
         if origin.is_https && connection.tunnel.is_none() && !self.client.ip.is_loopback() {
             let why = format!(
-                "a request for {origin} comes through CONNECT, so that nobody reads it on the way"
+                "a request for {origin} comes through CONNECT, so that it is not read on the way"
             );
             return Err(Failure::BadRequest(why.into()));
         }
@@ -83,7 +83,7 @@ fn named_origin<B>(
     connection: &ForwardConnection,
     request: &Request<B>,
     host: Option<&HeaderValue>,
-) -> Result<Origin, Failure> {
+) -> Result<UrlOrigin, Failure> {
     let uri = request.uri();
     let unread =
         || Failure::Malformed("the host of the request is none that a URL can have".into());
@@ -91,12 +91,12 @@ fn named_origin<B>(
         (Some(authority), _) => {
             let is_https =
                 uri.scheme_str().is_some_and(|scheme| scheme.eq_ignore_ascii_case("https"));
-            Origin::of(is_https, authority.as_str()).ok_or_else(unread)?
+            UrlOrigin::of(is_https, authority.as_str()).ok_or_else(unread)?
         }
         (None, Some(tunnel)) => match host {
             Some(host) => {
                 let host = host.to_str().ok();
-                host.and_then(|host| Origin::of(tunnel.is_https, host)).ok_or_else(unread)?
+                host.and_then(|host| UrlOrigin::of(tunnel.is_https, host)).ok_or_else(unread)?
             }
             // HTTP/1.0.
             None => tunnel.clone(),

@@ -214,7 +214,7 @@ async fn serve(
     let Handshake { transport, early, protocol, address, forward, .. } = handshake;
     let stream = Arc::new(ClientStream::new(transport, early, protocol, permit, config.limits));
     let client = Client::new(address.ip, address.port, is_tls, trusted, stream.clone());
-    let client = client.forwarded(forward);
+    let client = client.with_forward(forward);
     drop(plan);
     let driver = ConnectionDriver::new(context, Arc::new(client), stream);
     match protocol {

@@ -23,8 +23,8 @@ use crate::{
     proxy::ForwardConnection,
     tls::{Authority, HostCertificates, client::Chain},
     upstream::{
-        DirectConnection, DirectError, DirectRoute, HostPools, HostSettings, OffLimits, Origin,
-        Sockets, UpstreamError,
+        DirectConnection, DirectError, DirectRoute, HostPools, HostSettings, OffLimits, Sockets,
+        UpstreamError, UrlOrigin,
     },
 };
 use rustls::{RootCertStore, pki_types::ServerName};
@@ -67,7 +67,7 @@ enum DoorHosts {
     Any { only: Vec<String>, pools: Arc<HostPools> },
 }
 
-/// What becomes of a CONNECT.
+/// The decision about a CONNECT.
 enum Consent {
     /// The gateway answers as the host.
     Open,
@@ -189,7 +189,7 @@ impl ForwardDoor {
     }
 
     /// Decides a CONNECT.
-    fn consent(&self, plan: &Plan, origin: &Origin) -> Result<Consent, Failure> {
+    fn consent(&self, plan: &Plan, origin: &UrlOrigin) -> Result<Consent, Failure> {
         let (host, port) = (&origin.host, origin.port);
         let consent = match &self.hosts {
             DoorHosts::Any { only, .. }
@@ -224,7 +224,7 @@ impl ForwardDoor {
         &self,
         mut tcp: TcpStream,
         ip: IpAddr,
-        origin: Origin,
+        origin: UrlOrigin,
     ) -> Result<Opened, Option<Refusal>> {
         let mut first = [0; 1];
         if tcp.peek(&mut first).await.map_err(|_| None)? == 0 {
@@ -256,7 +256,7 @@ impl ForwardDoor {
     /// Opens the other side of a tunnel.
     async fn tunnel(
         &self,
-        origin: &Origin,
+        origin: &UrlOrigin,
         may_be_local: bool,
     ) -> Result<DirectConnection, Failure> {
         self.direct.connect(origin, may_be_local).await.map_err(|error| {
@@ -271,7 +271,7 @@ impl ForwardDoor {
         })
     }
 
-    fn connection(&self, tunnel: Option<Origin>) -> ForwardConnection {
+    fn connection(&self, tunnel: Option<UrlOrigin>) -> ForwardConnection {
         let pools = match &self.hosts {
             DoorHosts::Upstreams(_) => None,
             DoorHosts::Any { pools, .. } => Some(pools.clone()),

@@ -36,7 +36,7 @@ pub(super) struct Handshake {
     pub(super) forward: Option<ForwardConnection>,
 }
 
-/// What a client has begun.
+/// A connection, as its client has begun it.
 pub(super) enum Opened {
     /// It sends requests.
     Http(Box<Handshake>),

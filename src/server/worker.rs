@@ -55,7 +55,7 @@ pub(super) struct WorkerPort {
     pub(super) door: Door,
 }
 
-/// What a port is for.
+/// The use of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Door {
     Data,

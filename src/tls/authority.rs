@@ -164,9 +164,12 @@ pub(super) fn unix_now() -> u64 {
 fn authority_params(end: u64) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, "Paceway forward proxy");
-    // Two authorities with one name and one number would be taken for each other.
     params.serial_number = serial();
+    // Two authorities with one name would be taken for each other.
+    let number = params.serial_number.as_ref().map_or_else(Vec::new, SerialNumber::to_bytes);
+    let number: String = number.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    let name = format!("Paceway forward proxy {number}");
+    params.distinguished_name.push(DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     set_validity(&mut params, unix_now(), end);

@@ -52,7 +52,7 @@ impl HostCertificates {
     }
 
     /// Returns the TLS configuration for a host, a DNS name in small letters or an IP address. Its certificate is signed if
-    /// none is kept, or the kept one has half of its time behind it.
+    /// none is kept, or half of the time of the kept one is over.
     ///
     /// # Errors
     ///

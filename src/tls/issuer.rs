@@ -28,7 +28,8 @@ pub(super) fn params(certificate: &Certificate) -> Result<CertificateParams, &'s
     params.distinguished_name = DistinguishedName::new();
     for part in &own.subject.0 {
         let [attribute] = part.0.as_slice() else { return Err(NAME) };
-        let (kind, value) = attribute_of(attribute).ok_or(NAME)?;
+        let kind = DnType::CustomDnType(attribute.oid.arcs().map(u64::from).collect());
+        let value = value_of(attribute).ok_or(NAME)?;
         if params.distinguished_name.get(&kind).is_some() {
             return Err(NAME);
         }
@@ -43,18 +44,16 @@ pub(super) fn params(certificate: &Certificate) -> Result<CertificateParams, &'s
 const NAME: &str =
     "holds a certificate with a name that cannot be repeated; `paceway ca` makes one";
 
-/// Reads one part of a name. Clients compare the bytes of names, so its kind of string stays.
-fn attribute_of(attribute: &AttributeTypeAndValue) -> Option<(DnType, DnValue)> {
-    let kind = attribute.oid.arcs().map(u64::from).collect();
+/// Reads the value of one part of a name. Clients compare the bytes of names, so its kind of string stays.
+fn value_of(attribute: &AttributeTypeAndValue) -> Option<DnValue> {
     let bytes = attribute.value.value();
     let text = || str::from_utf8(bytes).ok();
-    let value = match attribute.value.tag() {
+    Some(match attribute.value.tag() {
         Tag::Utf8String => DnValue::Utf8String(text()?.to_owned()),
         Tag::PrintableString => DnValue::PrintableString(PrintableString::try_from(text()?).ok()?),
         Tag::Ia5String => DnValue::Ia5String(Ia5String::try_from(text()?).ok()?),
         Tag::TeletexString => DnValue::TeletexString(TeletexString::try_from(text()?).ok()?),
         Tag::BmpString => DnValue::BmpString(BmpString::from_utf16be(bytes.to_vec()).ok()?),
         _ => return None,
-    };
-    Some((DnType::CustomDnType(kind), value))
+    })
 }

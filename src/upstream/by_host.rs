@@ -4,8 +4,8 @@
 use super::{
     cluster::{AddressMetrics, Cluster, ClusterSettings, Timeouts},
     names::follow,
-    off_limits::OffLimits,
-    origin::Origin,
+    off_limits::{OffLimits, OffLimitsError},
+    origin::UrlOrigin,
     pool::Pool,
     sockets::Sockets,
     target::Target,
@@ -55,7 +55,7 @@ struct KnownPools {
 /// gRPC needs HTTP/2, and WebSockets need HTTP/1.1, so that an origin may have two pools.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct PoolKey {
-    origin: Origin,
+    origin: UrlOrigin,
     is_http2: bool,
 }
 
@@ -70,6 +70,9 @@ pub enum HostPoolError {
     /// It is no host that a URL can have.
     #[error("the host cannot be used")]
     Target,
+    /// It is an address to which no request is sent.
+    #[error(transparent)]
+    OffLimits(#[from] OffLimitsError),
     /// It is no name that a certificate can have.
     #[error(transparent)]
     Trust(#[from] TrustError),
@@ -88,7 +91,7 @@ impl HostPools {
     /// # Errors
     ///
     /// [`HostPoolError`] if the host is none.
-    pub fn pool(&self, origin: &Origin, is_http2: bool) -> Result<Pool, HostPoolError> {
+    pub fn pool(&self, origin: &UrlOrigin, is_http2: bool) -> Result<Pool, HostPoolError> {
         let mut known = self.known.lock();
         known.asked += 1;
         let asked = known.asked;
@@ -109,8 +112,14 @@ impl HostPools {
         Ok(pool)
     }
 
-    fn cluster(&self, origin: &Origin, is_http2: bool) -> Result<Arc<Cluster>, HostPoolError> {
+    fn cluster(&self, origin: &UrlOrigin, is_http2: bool) -> Result<Arc<Cluster>, HostPoolError> {
         let own = &self.settings;
+        if let Ok(ip) = origin.host.parse() {
+            let address = SocketAddr::new(ip, origin.port);
+            if own.off_limits.has(address) {
+                return Err(OffLimitsError(address).into());
+            }
+        }
         let target = Target::parse(&origin.to_string()).map_err(|_| HostPoolError::Target)?;
         let settings = ClusterSettings {
             name: own.name.clone(),
@@ -121,6 +130,7 @@ impl HostPools {
             tls: ClientTls::default(),
             sockets: own.sockets.clone(),
             health: None,
+            via: None,
             off_limits: Some(own.off_limits.clone()),
         };
         Ok(Cluster::new(settings, own.metrics.clone(), &mut Some(own.roots.clone()))?)

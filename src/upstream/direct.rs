@@ -3,7 +3,7 @@
 use super::{
     names::lookup,
     off_limits::{OffLimits, OffLimitsError},
-    origin::Origin,
+    origin::UrlOrigin,
     sockets::{Socket, Sockets},
 };
 use std::{
@@ -70,7 +70,7 @@ impl DirectRoute {
     /// [`DirectError`], of the last address that was tried.
     pub async fn connect(
         &self,
-        origin: &Origin,
+        origin: &UrlOrigin,
         may_be_local: bool,
     ) -> Result<DirectConnection, DirectError> {
         let connect = self.connect_to_first(origin, may_be_local);
@@ -79,7 +79,7 @@ impl DirectRoute {
 
     async fn connect_to_first(
         &self,
-        origin: &Origin,
+        origin: &UrlOrigin,
         may_be_local: bool,
     ) -> Result<DirectConnection, DirectError> {
         let mut last = DirectError::Timeout;

@@ -1,4 +1,4 @@
-//! The addresses that nobody reaches through the forward proxy, whatever a name resolves to: metadata of clouds, and the
+//! The addresses to which the forward proxy leads no client, whatever a name resolves to: metadata of clouds, and the
 //! gateway itself.
 
 use std::{
@@ -8,10 +8,10 @@ use std::{
 
 /// The metadata service of Amazon over IPv6; others are link-local.
 const METADATA: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
-/// The prefix of IPv4 addresses behind a translator (NAT64, RFC 6052 section 2.1).
+/// The prefix of IPv4 addresses that a translator reaches (NAT64, RFC 6052 section 2.1).
 const TRANSLATED: [u16; 6] = [0x64, 0xff9b, 0, 0, 0, 0];
 
-/// The addresses that nobody reaches through the forward proxy. Clones share them.
+/// The addresses to which the forward proxy leads no client. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct OffLimits {
     /// The gateway's own listeners.
@@ -21,14 +21,14 @@ pub struct OffLimits {
 /// The error of a name or an address that only leads to such addresses.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{0} is link-local, no host's, or the gateway's own, which nobody reaches through the forward proxy"
+    "{0} is link-local, no host's, or the gateway's own, to which the forward proxy leads no client"
 )]
 pub struct OffLimitsError(pub SocketAddr);
 
 // === impl OffLimits ===
 
 impl OffLimits {
-    /// Keeps everybody off the gateway's `own` listeners, and off addresses that are never an API's.
+    /// Keeps all clients off the gateway's `own` listeners, and off addresses that are never an API's.
     pub fn new(own: impl IntoIterator<Item = SocketAddr>) -> Self {
         Self { own: own.into_iter().collect() }
     }

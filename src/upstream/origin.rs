@@ -7,7 +7,7 @@ use std::{fmt, net::IpAddr};
 
 /// The origin of a URL.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Origin {
+pub struct UrlOrigin {
     /// Whether the scheme is `https`; otherwise it is `http`.
     pub is_https: bool,
     /// The host in small letters, without a final dot, and an IPv6 address without its brackets.
@@ -16,9 +16,9 @@ pub struct Origin {
     pub port: u16,
 }
 
-// === impl Origin ===
+// === impl UrlOrigin ===
 
-impl Origin {
+impl UrlOrigin {
     /// Reads `host[:port]`; `None` if it is something else.
     pub fn of(is_https: bool, authority: &str) -> Option<Self> {
         let authority: Authority = authority.parse().ok()?;
@@ -51,7 +51,7 @@ impl Origin {
     }
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for UrlOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, default) = if self.is_https { ("https", 443) } else { ("http", 80) };
         let brackets = if self.host.contains(':') { ["[", "]"] } else { ["", ""] };
@@ -82,7 +82,7 @@ mod tests {
         #[case] authority: &str,
         #[case] expected: Option<&str>,
     ) {
-        let origin = Origin::of(is_https, authority).map(|origin| origin.to_string());
+        let origin = UrlOrigin::of(is_https, authority).map(|origin| origin.to_string());
         assert_eq!(origin.as_deref(), expected);
     }
 }

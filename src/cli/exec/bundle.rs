@@ -37,7 +37,7 @@ impl CertificateBundle {
             }
         }
         let text: String = all.iter().chain([own]).map(|certificate| pem(certificate)).collect();
-        // The name is only to be another one for each command: nobody else can make a directory with its rights.
+        // The name is only to be another one for each command: a directory that exists is not used.
         let name = RandomState::new().hash_one(process::id());
         let directory = env::temp_dir().join(format!("paceway-{name:016x}"));
         let made = DirBuilder::new().mode(0o700).create(&directory);
@@ -55,7 +55,7 @@ impl CertificateBundle {
 
 impl Drop for CertificateBundle {
     fn drop(&mut self) {
-        // If they cannot be removed, a certificate stays that nobody trusts any more.
+        // If they cannot be removed, a certificate stays that no program trusts any more.
         let _ = fs::remove_file(&self.file);
         let _ = fs::remove_dir(&self.directory);
     }

@@ -66,7 +66,7 @@ pub(super) fn run_to_end(
         let signals = signals().context("cannot listen to signals")?;
         let (program, arguments) = command.split_first().context("there is no command")?;
         let mut own = Command::new(program);
-        own.args(arguments).envs(environment.variables());
+        environment.set(own.args(arguments));
         let child = files.during(|| own.spawn()).map_err(|error| {
             let code = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_RUN };
             let program = program.to_string_lossy();

@@ -7,6 +7,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     path::Path,
 };
+use tokio::process::Command;
 
 /// The variables that name a proxy. curl reads `http_proxy` in small letters only; cargo has one of its own.
 const PROXY: [&str; 5] =
@@ -29,7 +30,7 @@ pub(super) const AUTHORITIES: [&str; 13] = [
     "NIX_SSL_CERT_FILE",
 ];
 const WITHOUT_PROXY: [&str; 2] = ["NO_PROXY", "no_proxy"];
-/// The metadata services of clouds, which nobody reaches through the proxy.
+/// The metadata services of clouds, which the proxy does not reach.
 const METADATA: [&str; 3] = ["169.254.169.254", "169.254.170.2", "fd00:ec2::254"];
 
 /// The variables that a command gets in addition to ours, or in their place.
@@ -43,7 +44,7 @@ impl CommandEnvironment {
         let url: OsString = format!("http://{proxy}").into();
         let mut all: Vec<_> = PROXY.iter().map(|name| (*name, url.clone())).collect();
         all.extend(AUTHORITIES.iter().map(|name| (*name, authorities.into())));
-        // Node reads the variables of a proxy only if it is told to.
+        // Node reads the variables of a proxy only if another one says so.
         all.push(("NODE_USE_ENV_PROXY", "1".into()));
         for name in WITHOUT_PROXY {
             let inherited = env::var(name).unwrap_or_default();
@@ -52,8 +53,9 @@ impl CommandEnvironment {
         Self(all)
     }
 
-    pub(super) fn variables(&self) -> impl Iterator<Item = (&'static str, &OsString)> {
-        self.0.iter().map(|(name, value)| (*name, value))
+    /// Gives the variables to a command.
+    pub(super) fn set(&self, command: &mut Command) {
+        command.envs(self.0.iter().map(|(name, value)| (name, value)));
     }
 }
 

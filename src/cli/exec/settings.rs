@@ -5,7 +5,7 @@ use crate::{
     cli::CommandError,
     config::Config,
     tls::{certificates, client},
-    upstream::Origin,
+    upstream::UrlOrigin,
 };
 use anyhow::Context;
 use rustls::{RootCertStore, crypto::aws_lc_rs::default_provider};
@@ -20,7 +20,7 @@ const ARGUMENTS: [(&str, &str); 4] = [
     ("", "the arguments"),
 ];
 
-/// The upstream is told nothing about a proxy that its caller has for itself.
+/// The headers that would show the upstream a proxy, which its caller has for itself.
 const REMOVED: &str = "[via, forwarded, x-forwarded-for, x-forwarded-host, x-forwarded-port, x-forwarded-proto, x-request-id]";
 
 /// The names of the hosts that are paced, in the form in which they are compared; empty if all are.
@@ -28,7 +28,7 @@ pub(super) fn hosts(named: &[String]) -> Result<Vec<String>, CommandError> {
     let host = |name: &String| {
         let is_host =
             !name.contains(['/', '*', ':']) || name.starts_with('[') && name.ends_with(']');
-        let origin = Origin::of(true, name).filter(|_| is_host);
+        let origin = UrlOrigin::of(true, name).filter(|_| is_host);
         let origin = origin.ok_or_else(|| {
             CommandError::usage(format!(
                 "error: --host: `{name}` is no host; write its name alone, as in api.example"
@@ -94,7 +94,7 @@ fn text(args: &ExecArgs, only: &[String]) -> Result<String, CommandError> {
     Ok(text)
 }
 
-/// A token that nobody knows: other users of this machine can change nothing.
+/// A token that is never shown: other users of this machine can change nothing.
 fn token() -> Result<String, CommandError> {
     let mut bytes = [0; 16];
     let filled = default_provider().secure_random.fill(&mut bytes);

@@ -1,6 +1,6 @@
 //! Reads the head of a CONNECT, as strictly as the requests inside the tunnel are read. Answers nothing.
 
-use crate::{answer::Failure, config::Limits, upstream::Origin};
+use crate::{answer::Failure, config::Limits, upstream::UrlOrigin};
 use http::StatusCode;
 use std::io;
 use tokio::{io::AsyncReadExt, net::TcpStream};
@@ -23,7 +23,7 @@ pub(super) async fn read(
     tcp: &mut TcpStream,
     mut head: Vec<u8>,
     limits: &Limits,
-) -> io::Result<Result<Origin, Failure>> {
+) -> io::Result<Result<UrlOrigin, Failure>> {
     loop {
         match parse(&head, limits) {
             Ok(None) => {}
@@ -37,7 +37,7 @@ pub(super) async fn read(
 }
 
 /// Reads a head; `None` if it is not complete.
-fn parse(head: &[u8], limits: &Limits) -> Result<Option<Origin>, Failure> {
+fn parse(head: &[u8], limits: &Limits) -> Result<Option<UrlOrigin>, Failure> {
     let mut fields = vec![httparse::EMPTY_HEADER; limits.headers];
     let mut request = httparse::Request::new(&mut fields);
     let too_large = || {
@@ -86,19 +86,19 @@ fn parse(head: &[u8], limits: &Limits) -> Result<Option<Origin>, Failure> {
 }
 
 /// Reads `host:port`, the only form of a CONNECT's target (RFC 9112 section 3.2.3).
-fn origin_of(target: &str) -> Result<Origin, Failure> {
+fn origin_of(target: &str) -> Result<UrlOrigin, Failure> {
     let port = target.rsplit_once(':').map(|(_, port)| port);
     let has_port =
         port.is_some_and(|port| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()));
-    let origin = Origin::of(true, target).filter(|_| has_port);
+    let origin = UrlOrigin::of(true, target).filter(|_| has_port);
     let why = "the target of CONNECT is `host:port` (RFC 9112 section 3.2.3)";
     origin.ok_or(Failure::Malformed(why.into()))
 }
 
 /// Whether a `Host` names the same host, with the same port or none.
-fn is_same(host: &[u8], origin: &Origin) -> bool {
+fn is_same(host: &[u8], origin: &UrlOrigin) -> bool {
     let host = str::from_utf8(host).unwrap_or_default();
-    let named = Origin::of(true, host);
+    let named = UrlOrigin::of(true, host);
     named.is_some_and(|named| {
         let has_port = host.ends_with(&format!(":{}", named.port));
         named.host == origin.host && (named.port == origin.port || !has_port)

@@ -7,6 +7,7 @@ use crate::{
         off_limits::{OffLimits, OffLimitsError},
         sockets::Sockets,
         target::Target,
+        via::Via,
     },
 };
 use metrics::{Counter, Gauge};
@@ -31,6 +32,8 @@ pub struct ClusterSettings {
     pub sockets: Arc<Sockets>,
     /// How its addresses are checked; `None` leaves that to requests.
     pub health: Option<HealthCheck>,
+    /// The proxy through which it is reached.
+    pub via: Option<Via>,
     /// The addresses that it may not have; `None` for an upstream of the configuration, which may have any.
     pub off_limits: Option<OffLimits>,
 }
@@ -65,6 +68,11 @@ pub struct AddressMetrics {
 // === impl ClusterSettings ===
 
 impl ClusterSettings {
+    /// The place that connections for a target are made to, by the index of the target: the proxy, if there is one.
+    pub(in crate::upstream) fn next_hop(&self, target: usize) -> &Target {
+        self.via.as_ref().map_or(&self.targets[target], |via| &via.proxy)
+    }
+
     /// Removes the addresses that the upstream may not have. Returns the error if none is left because of that.
     pub(in crate::upstream) fn remove_off_limits<S>(
         &self,
