@@ -13,7 +13,7 @@ use crate::{
     },
     key::{Cost, Reserve, ReservedCost, TrueCost, fixed_cost},
     throttle::Condition,
-    upstream::{HealthCheck, Target, Timeouts, headers::Edits},
+    upstream::{HealthCheck, Target, Timeouts, Via, headers::Edits},
 };
 use http::{HeaderValue, header::ACCEPT_ENCODING, uri::PathAndQuery};
 
@@ -105,6 +105,7 @@ impl ConfigReader {
             pool_size: self.read_or_default(section, "pool_size"),
             http2: self.read_or_default(section, "http2"),
             health: self.health(section),
+            via: self.via(section),
             preserve_host: self.read_or_default(section, "preserve_host"),
             forwarded: self.read_or_default(section, "forwarded"),
             headers: self.header_rules(section, &targets),
@@ -118,6 +119,28 @@ impl ConfigReader {
             refuse_compression(&mut upstream.headers.request);
         }
         upstream
+    }
+
+    /// Reads `via`. The URL may hold a password, so no message quotes it.
+    fn via(&mut self, section: &ConfigSection<'_>) -> Option<Via> {
+        let field = section.get("via")?;
+        let Some(scalar) = field.scalar() else {
+            self.note_at(&field, "must be a single value, as in `via: http://proxy.corp:3128`");
+            return None;
+        };
+        match scalar.read(Via::parse) {
+            Ok(via) => {
+                if via.has_credentials() && !scalar.is_from_outside() {
+                    self.clear_secrets.push(field.path);
+                }
+                Some(via)
+            }
+            Err(reason) => {
+                let reason = scalar.said(&field.path, &reason);
+                self.note_at(&field, format!("is not the URL of a proxy: {reason}"));
+                None
+            }
+        }
     }
 
     /// Reads `health`.
