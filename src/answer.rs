@@ -33,6 +33,8 @@ pub enum Failure {
     NoRoute,
     /// The request is valid HTTP but cannot be forwarded, such as one with a wrong cost: 400.
     BadRequest(Cow<'static, str>),
+    /// The request came through the forward proxy, and names a host that it does not reach: 403.
+    Forbidden(Cow<'static, str>),
     /// The request breaks a rule of HTTP or is ambiguous, so its sender may disagree on where it ends: 400, and the
     /// connection closes.
     Malformed(Cow<'static, str>),
@@ -136,6 +138,9 @@ impl Failure {
         match self {
             Self::NoRoute => (S::NOT_FOUND, "no-route", "No route matches this request"),
             Self::BadRequest(_) => BAD_REQUEST,
+            Self::Forbidden(_) => {
+                (S::FORBIDDEN, "host-forbidden", "The host is not reached through this proxy")
+            }
             Self::Malformed(_) => (S::BAD_REQUEST, "bad-request", "The request is malformed"),
             Self::Unauthorized => {
                 (S::UNAUTHORIZED, "unauthorized", "The token is missing or wrong")
@@ -181,7 +186,7 @@ impl Failure {
             Self::MissingLimiter { .. } => {
                 (S::SERVICE_UNAVAILABLE, "limiter-missing", "The quota is not known")
             }
-            Self::Upstream(UpstreamError::Connect(_)) => {
+            Self::Upstream(UpstreamError::Connect(_) | UpstreamError::Via { .. }) => {
                 (S::BAD_GATEWAY, "upstream-unreachable", "The upstream cannot be reached")
             }
             Self::Upstream(
@@ -216,7 +221,7 @@ impl Failure {
     /// The outcome under which metrics and the access log count this failure.
     pub fn outcome(&self) -> Outcome {
         match self {
-            Self::NoRoute => Outcome::NoRoute,
+            Self::NoRoute | Self::Forbidden(_) => Outcome::NoRoute,
             Self::BadRequest(_)
             | Self::Malformed(_)
             | Self::Unauthorized
@@ -250,7 +255,7 @@ impl Failure {
     fn detail(&self) -> String {
         match self {
             Self::NoRoute => "no route of this gateway matches the path, host and method".into(),
-            Self::BadRequest(why) | Self::Malformed(why) => why.clone().into_owned(),
+            Self::BadRequest(why) | Self::Malformed(why) | Self::Forbidden(why) => why.clone().into_owned(),
             Self::Unauthorized => {
                 "a call of this service has its token in `Paceway-Token`, as the configuration names it".into()
             }
@@ -318,6 +323,7 @@ impl Failure {
             | Self::NoRoute
             | Self::Unauthorized
             | Self::BadRequest(_)
+            | Self::Forbidden(_)
             | Self::Malformed(_)
             | Self::Method
             | Self::Coding

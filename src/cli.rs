@@ -1,10 +1,12 @@
 //! The commands and their exit codes: 0, 1 for a failure, 2 for a usage or configuration error.
 
 mod admin_client;
+mod ca;
 mod change;
 mod check;
 mod config_file;
 mod demo;
+mod exec;
 mod explain;
 mod flags;
 mod health;
@@ -23,9 +25,11 @@ use crate::{
     log::LogStream,
 };
 use admin_client::AdminArgs;
+use ca::CaArgs;
 use change::ChangeArgs;
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
+use exec::ExecArgs;
 use explain::ExplainArgs;
 use run::RunArgs;
 use serde_json::{Value, json};
@@ -52,6 +56,10 @@ enum Command {
         /// The vendor, such as `github`.
         vendor: Option<String>,
     },
+    /// Run a command, and pace the calls that it and its children make over HTTP and HTTPS.
+    Exec(ExecArgs),
+    /// Make an authority for the forward proxy: a certificate that clients trust, and its key.
+    Ca(CaArgs),
     /// Check configurations: print all mistakes, or a summary of each.
     Check {
         /// The configurations; `-` is stdin.
@@ -152,6 +160,8 @@ pub fn main() -> ExitCode {
     let done = match command {
         Command::Run(args) => run::run(*args),
         Command::Init { vendor } => init::init(vendor.as_deref()),
+        Command::Exec(args) => exec::exec(&args),
+        Command::Ca(args) => ca::ca(&args),
         Command::Check { files, offline, json } => check::check(&files, offline, json),
         Command::Explain(args) => explain::explain(&args),
         Command::Replay { file, log, json } => replay::replay(&file, &log, json),
@@ -209,7 +219,7 @@ impl Command {
             Self::Run(_) | Self::Init { .. } | Self::Schema | Self::Demo { .. } | Self::Man => {
                 false
             }
-            Self::Completions { .. } => false,
+            Self::Completions { .. } | Self::Exec(_) | Self::Ca(_) => false,
         }
     }
 }

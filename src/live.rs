@@ -332,6 +332,11 @@ impl Live {
         self.clusters.lock().clone()
     }
 
+    /// The bound on connections to all upstreams together.
+    pub fn sockets(&self) -> Arc<Sockets> {
+        self.changing.lock().sockets.clone()
+    }
+
     /// Writes all metrics as text.
     pub fn measured(&self) -> String {
         let mut scrape = self.ledger.scrape(&self.plan.load());

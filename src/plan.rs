@@ -4,6 +4,7 @@
 mod shared_margin;
 mod counters;
 mod former_states;
+mod forward_routes;
 mod kept_reservations;
 mod ledger;
 mod limiter_plan;
@@ -21,6 +22,7 @@ mod working_rate;
 
 pub(crate) use counters::LimiterCounters;
 pub use counters::WorkerCounters;
+pub(crate) use forward_routes::ForwardRoutes;
 pub(crate) use kept_reservations::{KEPT_FOR, KeptReservation, KeptReservations};
 pub use ledger::CountLedger;
 pub use limiter_plan::LimiterPlan;
@@ -63,6 +65,8 @@ pub struct Plan {
     /// The configuration that the plan was made from.
     pub config: Config,
     pub(crate) table: Table,
+    /// The routes of requests that come through the forward proxy; `None` if there is none.
+    pub(crate) forward: Option<Box<ForwardRoutes>>,
     /// The metrics of each route, by its index in the configuration.
     pub(crate) routes: Vec<RouteMetrics>,
     /// The policies of the routes. A route names its own by index, and routes with the same limits share one.
@@ -154,6 +158,7 @@ impl Plan {
             counters: (0..config.workers.get()).map(counters).collect(),
             services: ServiceCounts::all(&config, &counted),
             table: Table::new(&config.routes, config.paths),
+            forward: config.forward.is_some().then(|| Box::new(ForwardRoutes::new(&config))),
             waiting: WaitingCounts::new(&config, previous),
             routes: routes.collect(),
             policies,

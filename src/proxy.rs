@@ -9,6 +9,7 @@ mod budget;
 mod client;
 mod connecting;
 mod current;
+mod destination;
 mod drain;
 mod exchange;
 mod forward;
@@ -37,6 +38,7 @@ pub use budget::budget;
 pub(crate) use budget::deadline;
 pub use client::{Client, ClientConnection};
 pub use current::CurrentProxy;
+pub use destination::ForwardConnection;
 pub(crate) use exchange::{Exchange, Routed};
 pub(crate) use forward::spoilt;
 pub(crate) use record::Record;
@@ -57,6 +59,7 @@ use drain::Drain;
 use http::{HeaderValue, Request, Response, StatusCode};
 use request_id::RequestIds;
 use std::{
+    net::IpAddr,
     pin::pin,
     sync::{Arc, atomic::Ordering::Relaxed},
 };
@@ -201,8 +204,8 @@ impl Proxy {
     }
 
     /// Counts and logs what was no request; it was answered with `status`.
-    pub fn unparsed(&self, client: &Client, status: StatusCode) {
-        record::unparsed(&self.0.plan, self.counters(), client.ip, status);
+    pub fn unparsed(&self, client: IpAddr, status: StatusCode) {
+        record::unparsed(&self.0.plan, self.counters(), client, status);
     }
 }
 

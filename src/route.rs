@@ -95,15 +95,29 @@ struct RouteCandidate {
 impl Table {
     /// Makes a table for origins that read paths as `paths` says. It answers with indices into `routes`.
     pub fn new(routes: &[config::Route], paths: Paths) -> Self {
-        let mut table = Self::of(routes, paths, false);
+        Self::among(routes, paths, |_| true)
+    }
+
+    /// Makes a table of those routes for which `takes` is true. It answers with indices into `routes`.
+    pub fn among(
+        routes: &[config::Route],
+        paths: Paths,
+        takes: impl Fn(&config::Route) -> bool,
+    ) -> Self {
+        let mut table = Self::of(routes, paths, false, &takes);
         if paths.may_fold() && routes.iter().any(|route| route.path.is_cased()) {
-            table.folded = Some(Box::new(Self::of(routes, paths, true)));
+            table.folded = Some(Box::new(Self::of(routes, paths, true, &takes)));
         }
         table
     }
 
     /// Makes the table of the routes as they are, or with their paths in small letters.
-    fn of(routes: &[config::Route], paths: Paths, folds: bool) -> Self {
+    fn of(
+        routes: &[config::Route],
+        paths: Paths,
+        folds: bool,
+        takes: &impl Fn(&config::Route) -> bool,
+    ) -> Self {
         let mut table = Self {
             nodes: vec![TrieNode::default()],
             hasher: RandomState::new(),
@@ -115,7 +129,7 @@ impl Table {
             names_hosts: routes.iter().any(|route| route.host.is_some()),
             folded: None,
         };
-        for (index, route) in routes.iter().enumerate() {
+        for (index, route) in routes.iter().enumerate().filter(|(_, route)| takes(route)) {
             let methods = route.methods.clone().into();
             let host = route.host.clone().map(Into::into);
             let candidate = RouteCandidate { methods, host, route: index };

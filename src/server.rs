@@ -11,6 +11,7 @@ mod context;
 mod descriptors;
 mod edge;
 mod error;
+mod forward;
 mod handshake;
 mod http2;
 mod load_guard;
@@ -33,6 +34,7 @@ mod worker;
 pub use proxy_protocol::fuzzing as proxy_fuzzing;
 
 pub use error::ServerError;
+pub(crate) use forward::{ForwardHosts, ForwardSettings};
 pub use mount::router;
 
 use crate::{
@@ -51,6 +53,7 @@ use balancer::ConnectionBalancer;
 use connection_limit::ConnectionLimit;
 use descriptors::Shares;
 use error::system;
+use forward::ForwardDoor;
 use listeners::{Listeners, PortSockets};
 use phase::{LINGER, Phase};
 use source::StoreSource;
@@ -68,12 +71,12 @@ use std::{
 use tokio::{
     runtime::{self, Runtime, RuntimeMetrics},
     signal::unix::{SignalKind, signal},
-    sync::{Semaphore, mpsc, watch},
+    sync::{Semaphore, mpsc, oneshot, watch},
     time::{Instant, sleep, timeout},
 };
 use tracing::field;
 use windows::WindowBudget;
-use worker::{Worker, WorkerPort};
+use worker::{Door, Worker, WorkerPort};
 
 /// A second signal ends the process after up to 200 ms, in which the last lines of the log are written.
 const LAST_LINES: Duration = Duration::from_millis(200);
@@ -88,6 +91,34 @@ pub struct Server {
     listeners: Listeners,
     listen: SocketAddr,
     admin_address: SocketAddr,
+    shares: Shares,
+    forward: Option<ForwardSettings>,
+    /// The port of the data plane is that of the forward proxy, and there is no other.
+    is_for_command: bool,
+}
+
+/// The life of the command beside which a gateway runs.
+pub(crate) struct BesideCommand {
+    /// Told when the gateway serves requests.
+    pub(crate) ready: oneshot::Sender<()>,
+    /// Resolves when the command has ended.
+    pub(crate) ended: oneshot::Receiver<()>,
+}
+
+/// The addresses on which the process listens.
+struct OwnAddresses {
+    listen: SocketAddr,
+    admin: SocketAddr,
+    forward: Option<SocketAddr>,
+    services: HashMap<Service, SocketAddr>,
+}
+
+/// What each worker is made of.
+struct WorkerParts<'a> {
+    live: &'a Arc<Live>,
+    source: &'a StoreSource,
+    /// Makes the part of the forward proxy for one worker; `None` if there is no such proxy.
+    forward_door: &'a dyn Fn() -> Option<Arc<ForwardDoor>>,
     shares: Shares,
 }
 
@@ -128,8 +159,33 @@ impl Server {
         let listeners = Listeners::open(config)?;
         let listen = listeners.data.sockets[0].local_addr().map_err(system)?;
         let admin_address = listeners.admin.local_addr().map_err(system)?;
+        let forward = ForwardSettings::of(config)?;
         let file = Arc::new(file);
-        Ok(Self { file, access_log, listeners, listen, admin_address, shares })
+        let is_for_command = false;
+        Ok(Self {
+            file,
+            access_log,
+            listeners,
+            listen,
+            admin_address,
+            shares,
+            forward,
+            is_for_command,
+        })
+    }
+
+    /// Opens the sockets of a gateway for one command: `listen` is the address of its forward proxy, and there is no other
+    /// way to it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::bind`].
+    pub(crate) fn bind_for_command(
+        config: Config,
+        forward: ForwardSettings,
+    ) -> Result<Self, ServerError> {
+        let own = Self::bind(config, false)?;
+        Ok(Self { forward: Some(forward), is_for_command: true, ..own })
     }
 
     /// Returns the addresses of the data plane and of the admin side. Where the configuration has port 0, the system has
@@ -144,10 +200,19 @@ impl Server {
     ///
     /// [`ServerError`] if the store, an upstream or certificates cannot be used, or a worker ends by itself.
     pub fn run(self) -> Result<(), ServerError> {
-        new_runtime()?.block_on(self.serve())
+        new_runtime()?.block_on(self.serve(None))
     }
 
-    async fn serve(self) -> Result<(), ServerError> {
+    /// Serves until the command ends, whatever signals come. Blocks the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::run`].
+    pub(crate) fn run_with_command(self, command: BesideCommand) -> Result<(), ServerError> {
+        new_runtime()?.block_on(self.serve(Some(command)))
+    }
+
+    async fn serve(self, beside: Option<BesideCommand>) -> Result<(), ServerError> {
         let shares = self.shares;
         let (tracer, traces) = tracer(&self.file.config)?.unzip();
         let plan = Arc::new(Plan::new(self.file.config.clone(), self.access_log).traced(tracer));
@@ -159,23 +224,31 @@ impl Server {
         let mut limits = LimitsFollower::new(live.clone());
         limits.load().await;
         tokio::spawn(limits.follow());
-        let hangups = signal(SignalKind::hangup()).map_err(system)?;
-        tokio::spawn(watch_file(live.clone(), hangups));
+        if beside.is_none() {
+            let hangups = signal(SignalKind::hangup()).map_err(system)?;
+            tokio::spawn(watch_file(live.clone(), hangups));
+        }
         // Before the workers start, so that no request is decided without the overrides.
         let store = source.with_recovery(live.levels()).await?;
         let overrides = Overrides::begin(live.clone(), store.clone()).await;
-        let Listeners { data, admin: admin_socket, services } = self.listeners;
-        let addresses = services.iter().filter_map(|(service, port)| {
-            Some((*service, port.sockets.first()?.local_addr().ok()?))
-        });
-        let addresses: HashMap<_, _> = addresses.collect();
+        let addresses = OwnAddresses::of(&self.listeners, self.listen, self.admin_address);
+        let Listeners { data, admin: admin_socket, services, forward } = self.listeners;
         let (ended, ends) = mpsc::channel(1);
         let mut shutdown = Shutdown::new(ends);
-        let services = services.into_iter().map(|(service, port)| (Some(service), port));
-        let ports = [(None, data)].into_iter().chain(services);
+        let data_door = if self.is_for_command { Door::Forward } else { Door::Data };
+        let ports = [(data_door, data)].into_iter();
+        let ports = ports.chain(forward.map(|port| (Door::Forward, port)));
+        let ports = ports.chain(services.into_iter().map(|(of, port)| (Door::Service(of), port)));
         // Before the first client: a signal that comes before this ends the process at once.
-        let stop = shutdown_signal()?;
-        let runtimes = start_workers(ports, &live, &source, shares, &shutdown, ended)?;
+        let stop = Stop::of(beside)?;
+        let own = addresses.all();
+        let forward_door = || {
+            let settings = self.forward.as_ref()?;
+            Some(Arc::new(settings.door(&live.plan().config, &live.sockets(), &own)))
+        };
+        let parts =
+            WorkerParts { live: &live, source: &source, forward_door: &forward_door, shares };
+        let runtimes = start_workers(ports, parts, &shutdown, ended)?;
         live.learn(&store).await;
         spawn_reports(&live, &store, &source);
         let admin = AdminParts {
@@ -190,13 +263,11 @@ impl Server {
         let pages = admin::router(admin);
         let (most, phases) = (shares.admin, shutdown.phase.subscribe());
         tokio::spawn(admin_connections::serve(admin_socket, pages, timeouts, most, phases));
-        log_listening(self.listen, self.admin_address, &addresses, &live);
-        supervisor::ready();
+        addresses.log(&live);
         let signal = tokio::select! {
-            signal = stop => signal,
+            signal = stop.wait() => signal?,
             _ = shutdown.ends.recv() => return Err(ServerError::Worker),
         };
-        tokio::spawn(stop_at_once(shutdown_signal()?));
         shutdown.delay(&live, signal).await?;
         let drained = shutdown.drain(&live, signal).await;
         source.leave().await;
@@ -252,12 +323,42 @@ impl Shutdown {
     }
 }
 
+// === impl OwnAddresses ===
+
+impl OwnAddresses {
+    fn of(listeners: &Listeners, listen: SocketAddr, admin: SocketAddr) -> Self {
+        let address_of = |port: &PortSockets| port.sockets.first()?.local_addr().ok();
+        let services = listeners.services.iter();
+        let services = services.filter_map(|(of, port)| Some((*of, address_of(port)?))).collect();
+        Self { listen, admin, forward: listeners.forward.as_ref().and_then(address_of), services }
+    }
+
+    fn all(&self) -> Vec<SocketAddr> {
+        let own = [self.listen, self.admin].into_iter().chain(self.forward);
+        own.chain(self.services.values().copied()).collect()
+    }
+
+    fn log(&self, live: &Live) {
+        let address = |of: Service| self.services.get(&of).map(field::display);
+        tracing::info!(
+            listen = %self.listen,
+            admin = %self.admin,
+            forward_auth = address(Service::ForwardAuth),
+            envoy_rate_limit = address(Service::EnvoyRateLimit),
+            ext_authz = address(Service::ExtAuthz),
+            decisions = address(Service::Decisions),
+            forward = self.forward.map(field::display),
+            workers = live.plan().config.workers,
+            version = env!("CARGO_PKG_VERSION"),
+            "listening"
+        );
+    }
+}
+
 /// Starts a thread for each worker. Returns the metrics of their runtimes.
 fn start_workers(
-    ports: impl Iterator<Item = (Option<Service>, PortSockets)>,
-    live: &Arc<Live>,
-    source: &StoreSource,
-    shares: Shares,
+    ports: impl Iterator<Item = (Door, PortSockets)>,
+    WorkerParts { live, source, forward_door, shares }: WorkerParts<'_>,
     shutdown: &Shutdown,
     ended: mpsc::Sender<Result<(), ServerError>>,
 ) -> Result<Vec<RuntimeMetrics>, ServerError> {
@@ -270,6 +371,7 @@ fn start_workers(
             live: live.clone(),
             number,
             source: source.clone(),
+            forward: forward_door(),
             connections: connections.clone(),
             of_services: of_services.clone(),
             turned_away: Arc::new(Semaphore::new(shares.turned_away)),
@@ -280,26 +382,6 @@ fn start_workers(
         start(worker, ended.clone())
     });
     workers.collect()
-}
-
-fn log_listening(
-    listen: SocketAddr,
-    admin: SocketAddr,
-    services: &HashMap<Service, SocketAddr>,
-    live: &Live,
-) {
-    let address = |of: Service| services.get(&of).map(field::display);
-    tracing::info!(
-        %listen,
-        %admin,
-        forward_auth = address(Service::ForwardAuth),
-        envoy_rate_limit = address(Service::EnvoyRateLimit),
-        ext_authz = address(Service::ExtAuthz),
-        decisions = address(Service::Decisions),
-        workers = live.plan().config.workers,
-        version = env!("CARGO_PKG_VERSION"),
-        "listening"
-    );
 }
 
 /// Spawns the tasks that log and count what happens to limiters and the store.
@@ -314,16 +396,16 @@ fn spawn_reports(live: &Arc<Live>, store: &Arc<dyn StoreAdmin>, source: &StoreSo
 
 /// Gives each worker its number and its part of each port.
 fn of_workers(
-    ports: impl Iterator<Item = (Option<Service>, PortSockets)>,
+    ports: impl Iterator<Item = (Door, PortSockets)>,
     workers: usize,
 ) -> impl Iterator<Item = (usize, Vec<WorkerPort>)> {
     let mut all: Vec<_> = (0..workers).map(|_| Vec::new()).collect();
-    for (service, PortSockets { sockets, are_inherited: is_inherited }) in ports {
+    for (door, PortSockets { sockets, are_inherited: is_inherited }) in ports {
         let (balancer, handoffs) = ConnectionBalancer::new(workers);
         let balancer = Arc::new(balancer);
         for ((listener, handoffs), own) in sockets.into_iter().zip(handoffs).zip(&mut all) {
             let balancer = balancer.clone();
-            own.push(WorkerPort { listener, is_inherited, handoffs, balancer, service });
+            own.push(WorkerPort { listener, is_inherited, handoffs, balancer, door });
         }
     }
     all.into_iter().enumerate()
@@ -395,6 +477,45 @@ async fn drain(
     tracing::warn!(limit_s = limit.as_secs_f64(), "drain_timeout is over: closing what is left");
     phase.send_replace(Phase::Aborting);
     all_ended.await
+}
+
+/// The reason why a gateway ends.
+enum Stop<S> {
+    Signal(S),
+    Command(BesideCommand),
+}
+
+impl Stop<()> {
+    /// Catches signals from now on, unless a command runs beside the gateway.
+    fn of(
+        beside: Option<BesideCommand>,
+    ) -> Result<Stop<impl Future<Output = &'static str>>, ServerError> {
+        Ok(match beside {
+            None => Stop::Signal(shutdown_signal()?),
+            Some(command) => Stop::Command(command),
+        })
+    }
+}
+
+impl<S: Future<Output = &'static str>> Stop<S> {
+    /// Tells that the gateway is ready, and waits for its end. Returns the name of what ends it. A further signal then ends
+    /// the process.
+    async fn wait(self) -> Result<&'static str, ServerError> {
+        match self {
+            Self::Signal(stop) => {
+                supervisor::ready();
+                let signal = stop.await;
+                tokio::spawn(stop_at_once(shutdown_signal()?));
+                Ok(signal)
+            }
+            Self::Command(BesideCommand { ready, ended }) => {
+                // Fails only if the command is not waited for any more, and then it has ended.
+                let _ = ready.send(());
+                let _ = ended.await;
+                Ok("the command's end")
+            }
+        }
+    }
 }
 
 /// Catches SIGTERM and SIGINT from now on. The future resolves with the name of the first one.

@@ -1,7 +1,13 @@
-//! Certificates and keys from PEM files, and the choice of the certificate that a client sees. Opens no connection.
+//! Certificates and keys from PEM files, certificates that we sign, and the choice of the one that a client sees. Opens no
+//! connection.
 
+mod authority;
+mod hosts;
+mod issuer;
 pub mod server;
 
+pub use authority::{Authority, NewAuthority, SigningError};
+pub use hosts::{HostCertificates, HostError};
 pub use paceway_limit::tls::{
     KeyPair, ListedCertificates, Stamp, TlsError, certificates, client, flaw,
 };

@@ -3,11 +3,13 @@
 
 mod balance;
 mod body;
+mod by_host;
 mod checks;
 mod cluster;
 mod connect;
 mod connection;
 mod deadline;
+mod direct;
 mod error;
 mod exchange;
 pub mod forwarded;
@@ -16,6 +18,8 @@ mod h2;
 pub mod headers;
 mod health;
 mod names;
+mod off_limits;
+mod origin;
 mod pool;
 mod request_boundary;
 mod response;
@@ -24,13 +28,16 @@ mod stream;
 mod target;
 mod tls;
 mod upload;
+mod via;
 mod wire;
 
 pub use crate::tls::client::{ClientTls, TrustError};
 pub use balance::AddressStatus;
 pub use body::ResponseBody;
+pub use by_host::{HostPoolError, HostPools, HostSettings};
 pub use cluster::{AddressMetrics, Cluster, ClusterSettings, Timeouts};
 pub use connection::Connection;
+pub use direct::{DirectConnection, DirectError, DirectRoute};
 pub use error::{UpstreamError, WireError};
 pub use exchange::{Answered, RequestExtras, Resend, Sent, move_host};
 #[cfg(fuzzing)]
@@ -38,6 +45,8 @@ pub use h1::fuzzing;
 pub use h1::{Tunnel, is_idempotent};
 pub use health::HealthCheck;
 pub use names::follow;
+pub use off_limits::OffLimits;
+pub use origin::UrlOrigin;
 pub use pool::{PendingConnection, Pool};
 pub use request_boundary::RequestBoundary;
 pub use sockets::Sockets;
@@ -47,3 +56,4 @@ pub use upload::{
     KeptBuffer, KeptBytes, KeptShare, Replay, RequestBody, UnrequestedBody, Upload, UploadControl,
     UploadError, UploadLimits,
 };
+pub use via::Via;

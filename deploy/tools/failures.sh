@@ -17,5 +17,5 @@ FAILURES=$folder/lines ${CARGO:-cargo} test --test it -- faults:: --test-threads
   cat "$folder"/lines/*
   echo
   sed -n '/<!-- end of what was measured/,$p' "$page"
-} > "$folder/page"
+} | sed '/^| /{s/ | /|/g;s/^| /|/;s/ |$/|/}' > "$folder/page"
 cat "$folder/page" > "$page"

@@ -35,15 +35,17 @@ static FILES: [(&str, &str, &str); FILE_COUNT] = [
     ("format.js", JS, include_str!("page/format.js")),
     ("keys.js", JS, include_str!("page/keys.js")),
     ("limiters.js", JS, include_str!("page/limiters.js")),
+    ("menu.js", JS, include_str!("page/menu.js")),
     ("requests.js", JS, include_str!("page/requests.js")),
     ("routes.js", JS, include_str!("page/routes.js")),
     ("series.js", JS, include_str!("page/series.js")),
     ("store.js", JS, include_str!("page/store.js")),
     ("summary.js", JS, include_str!("page/summary.js")),
     ("tenants.js", JS, include_str!("page/tenants.js")),
+    ("timeline.js", JS, include_str!("page/timeline.js")),
     ("upstreams.js", JS, include_str!("page/upstreams.js")),
 ];
-const FILE_COUNT: usize = 19;
+const FILE_COUNT: usize = 21;
 const JS: &str = "text/javascript; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 

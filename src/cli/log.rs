@@ -53,16 +53,34 @@ pub(super) fn start(
     access: Option<AccessLog>,
     format: Option<EventFormat>,
 ) -> Result<(bool, Flush), CommandError> {
-    let events = match env::var(VARIABLE) {
-        Ok(text) => targets(&text).map_err(CommandError::usage)?,
-        Err(env::VarError::NotPresent) => targets("").map_err(CommandError::usage)?,
-        Err(error) => return Err(CommandError::usage(format!("error: {VARIABLE}: {error}"))),
-    };
     let access = access.unwrap_or(if io::stdout().is_terminal() {
         AccessLog::Text
     } else {
         AccessLog::Json
     });
+    Ok((access != AccessLog::Off, start_from("info", access, format)?))
+}
+
+/// Starts logging beside a command of the user: warnings and errors alone, and no access lines.
+///
+/// # Errors
+///
+/// As [`start`].
+pub(super) fn start_quietly() -> Result<Flush, CommandError> {
+    start_from("warn", AccessLog::Off, Some(EventFormat::Text))
+}
+
+/// Starts logging, with the events from this level on unless `PACEWAY_LOG` chooses others.
+fn start_from(
+    level: &str,
+    access: AccessLog,
+    format: Option<EventFormat>,
+) -> Result<Flush, CommandError> {
+    let events = match env::var(VARIABLE) {
+        Ok(text) => targets(&text).map_err(CommandError::usage)?,
+        Err(env::VarError::NotPresent) => targets(level).map_err(CommandError::usage)?,
+        Err(error) => return Err(CommandError::usage(format!("error: {VARIABLE}: {error}"))),
+    };
     // No request and no signal may wait for the reader of a log: lines beyond the bound of a sink are dropped.
     let [stdout, stderr] = [LogStream::Stdout.sink(), LogStream::Stderr.sink()];
     let (stdout, stderr) = (stdout.context("cannot log")?, stderr.context("cannot log")?);
@@ -94,7 +112,7 @@ pub(super) fn start(
         let backtrace = is_captured.then(|| tracing::field::display(backtrace));
         tracing::error!(%panic, backtrace, "a panic; this is a bug");
     }));
-    Ok((access != AccessLog::Off, Flush))
+    Ok(Flush)
 }
 
 /// Reads a value of `PACEWAY_LOG`: a level for our own events, or `TARGET=LEVEL` for those of a module or dependency, several

@@ -20,7 +20,7 @@ impl Document {
     /// Whether the map at the key `section` at the top has a value for `key`.
     pub(super) fn says(&self, section: &str, key: &str) -> bool {
         let YamlValue::Map(entries) = &self.root.value else { return false };
-        entries.iter().any(|(own, node)| own.name == section && node.says(key))
+        entries.iter().any(|own| own.key.name == section && own.node.says(key))
     }
 
     /// Keeps the tree of a file, except for the tokens of the admin side and of services, of which only digests are kept.

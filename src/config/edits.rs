@@ -4,7 +4,7 @@ use super::{
     mistake::{ConfigError, Mistake},
     raw,
     settings::Config,
-    yaml::{Key, Scalar, YamlNode, YamlValue},
+    yaml::{Key, Scalar, YamlEntry, YamlNode, YamlValue},
 };
 
 /// A value that replaces one of the file.
@@ -79,7 +79,7 @@ impl ConfigEdit {
                 });
                 if let (true, YamlValue::Map(entries)) = (is_auto, &mut limiter.value) {
                     // The keys that belong to `rate: auto`.
-                    entries.retain(|(key, _)| !matches!(&*key.name, "start" | "min" | "max"));
+                    entries.retain(|own| !matches!(&*own.key.name, "start" | "min" | "max"));
                 }
                 match &rates[..] {
                     [rate] => set(limiter, "rate", text(rate)),
@@ -104,7 +104,7 @@ fn long_form<'n>(root: &'n mut YamlNode, limiter: &str) -> Option<&'n mut YamlNo
     let node = root.value_mut("limiters")?.value_mut(limiter)?;
     if !matches!(node.value, YamlValue::Map(_)) && !node.is_null() {
         let key = Key { place: node.place, name: "rate".into() };
-        node.value = YamlValue::Map(vec![(key, node.clone())]);
+        node.value = YamlValue::Map(vec![YamlEntry { key, node: node.clone() }]);
     }
     Some(node)
 }
@@ -114,8 +114,8 @@ fn set(node: &mut YamlNode, key: &str, new: YamlValue) {
     if let Some(old) = node.value_mut(key) {
         old.value = new;
     } else if let YamlValue::Map(entries) = &mut node.value {
-        let value = YamlNode { place, value: new };
-        entries.push((Key { place, name: key.into() }, value));
+        let node = YamlNode { place, value: new };
+        entries.push(YamlEntry { key: Key { place, name: key.into() }, node });
     }
 }
 

@@ -6,6 +6,7 @@ mod charge;
 mod descriptors;
 mod client;
 mod fair;
+mod forward;
 mod headers;
 mod kind;
 mod limiter;
@@ -26,6 +27,7 @@ pub(super) use charge::{CHARGE, RESERVED_COST};
 pub(super) use client::{CLIENT, LIMITS, PATHS};
 pub(super) use descriptors::DESCRIPTOR;
 pub(super) use fair::FAIR;
+pub(super) use forward::FORWARD;
 pub(super) use headers::{EDITS, HEADERS};
 pub(super) use kind::{Choice, Kind};
 pub(super) use limiter::LIMITER;
@@ -42,7 +44,7 @@ pub(super) use tls::{CERTIFICATE, STORE_TLS, TLS};
 pub(super) use upstream::{HEALTH, UPSTREAM};
 
 /// The sections below the top of the file, in the order of the schema.
-pub(super) const SECTIONS: [&Keys; 29] = [
+pub(super) const SECTIONS: [&Keys; 30] = [
     &ADMIN,
     &ACCESS_LOG,
     &LOG,
@@ -53,6 +55,7 @@ pub(super) const SECTIONS: [&Keys; 29] = [
     &EXT_AUTHZ,
     &DECISIONS,
     &DESCRIPTOR,
+    &FORWARD,
     &STORE,
     &STORE_TLS,
     &TLS,

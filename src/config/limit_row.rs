@@ -5,7 +5,7 @@ use super::{
     mistake::{ConfigError, Mistake, Position},
     raw,
     settings::Config,
-    yaml::{self, Key, Outside, Scalar, YamlNode, YamlValue},
+    yaml::{self, Key, Outside, Scalar, YamlEntry, YamlNode, YamlValue},
 };
 use std::{collections::HashMap, fmt, path::Path};
 
@@ -26,22 +26,20 @@ pub struct LimitRow {
 impl LimitRow {
     /// The row as a limiter of the file would be. `enabled: false` stands for `mode: off`.
     fn node(&self) -> YamlNode {
-        let node = |value| YamlNode { place: NO_LINE, value };
-        let key = |name: &str| Key { place: NO_LINE, name: name.to_owned() };
         let mut entries = Vec::with_capacity(self.columns.len());
         let mut is_off = false;
         for (column, text) in &self.columns {
             match (column.as_str(), text.as_str()) {
                 ("enabled", "true" | "t" | "1" | "on" | "yes") => {}
                 ("enabled", "false" | "f" | "0" | "off" | "no") => is_off = true,
-                _ => entries.push((key(column), value(text))),
+                _ => entries.push(entry(column, value(text))),
             }
         }
         if is_off {
-            entries.retain(|(key, _)| key.name != "mode");
-            entries.push((key("mode"), node(YamlValue::Scalar(Scalar::new("off")))));
+            entries.retain(|own: &YamlEntry| own.key.name != "mode");
+            entries.push(entry("mode", scalar("off")));
         }
-        node(YamlValue::Map(entries))
+        YamlNode { place: NO_LINE, value: YamlValue::Map(entries) }
     }
 }
 
@@ -80,13 +78,17 @@ fn of_json(json: serde_json::Value) -> YamlNode {
     let value = match json {
         Value::Array(items) => YamlValue::List(items.into_iter().map(of_json).collect()),
         Value::Object(members) => {
-            let entry = |(name, value)| (Key { place: NO_LINE, name }, of_json(value));
-            YamlValue::Map(members.into_iter().map(entry).collect())
+            let entries = members.into_iter().map(|(name, value)| entry(&name, of_json(value)));
+            YamlValue::Map(entries.collect())
         }
         Value::String(text) => return scalar(&text),
         other => return scalar(&other.to_string()),
     };
     YamlNode { place: NO_LINE, value }
+}
+
+fn entry(name: &str, node: YamlNode) -> YamlEntry {
+    YamlEntry { key: Key { place: NO_LINE, name: name.to_owned() }, node }
 }
 
 fn scalar(text: &str) -> YamlNode {
@@ -107,29 +109,23 @@ impl Config {
         }
         let mut document = (*self.document).clone();
         if let YamlValue::Map(entries) = &mut document.root.value {
-            entries.retain(|(key, node)| key.name != "limiters" || !node.is_null());
-            let limiters = match entries.iter().position(|(key, _)| key.name == "limiters") {
+            entries.retain(|own| own.key.name != "limiters" || !own.node.is_null());
+            let limiters = match entries.iter().position(|own| own.key.name == "limiters") {
                 Some(known) => known,
                 None => {
-                    let key = Key { place: NO_LINE, name: "limiters".into() };
-                    entries.push((
-                        key,
-                        YamlNode { place: NO_LINE, value: YamlValue::Map(Vec::new()) },
-                    ));
+                    let none = YamlNode { place: NO_LINE, value: YamlValue::Map(Vec::new()) };
+                    entries.push(entry("limiters", none));
                     entries.len() - 1
                 }
             };
-            if let YamlValue::Map(limiters) = &mut entries[limiters].1.value {
+            if let YamlValue::Map(limiters) = &mut entries[limiters].node.value {
                 let known = limiters.iter().enumerate();
                 let known: HashMap<_, _> =
-                    known.map(|(i, (key, _))| (key.name.clone(), i)).collect();
+                    known.map(|(i, own)| (own.key.name.clone(), i)).collect();
                 for row in rows {
                     match known.get(&row.name) {
-                        Some(i) => limiters[*i].1 = row.node(),
-                        None => {
-                            let key = Key { place: NO_LINE, name: row.name.clone() };
-                            limiters.push((key, row.node()));
-                        }
+                        Some(i) => limiters[*i].node = row.node(),
+                        None => limiters.push(entry(&row.name, row.node())),
                     }
                 }
             }

@@ -5,6 +5,7 @@ mod admin;
 mod certificates;
 mod clients;
 mod descriptors;
+mod forward;
 mod headers;
 mod limiters;
 mod limits_from;
@@ -102,6 +103,11 @@ impl ConfigReader {
         let taken = [("listen", listen), ("admin", admin.listen)];
         let taken = taken.map(|(key, address)| TakenAddress { key, address });
         let services = self.services(&root, taken);
+        let of_services = services.all();
+        let of_services =
+            of_services.map(|(of, own)| TakenAddress { key: of.key(), address: own.listen });
+        let taken: Vec<_> = taken.into_iter().chain(of_services).collect();
+        let forward = self.forward(&root, &taken);
         let store = self.store(&root);
         let limits_from = self.limits_from(&root);
         self.has_others = root.get("limits_from").is_some();
@@ -118,6 +124,7 @@ impl ConfigReader {
             listen,
             admin,
             services,
+            forward,
             descriptors,
             workers: self.workers(&root),
             access_log,

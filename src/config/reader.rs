@@ -6,7 +6,7 @@ use super::{
     limits_from::MissingLimiter,
     mistake::{Mistake, Position},
     value::Value,
-    yaml::{self, Scalar, YamlNode, YamlValue},
+    yaml::{Scalar, YamlEntry, YamlNode, YamlValue},
 };
 use std::{fmt, path::PathBuf};
 
@@ -36,7 +36,7 @@ pub(super) struct ConfigSection<'n> {
     pub(super) place: Position,
     /// The keys that it may have; those of a map whose keys the user names are not listed.
     pub(super) keys: &'static Keys,
-    pub(super) entries: &'n [(yaml::Key, YamlNode)],
+    pub(super) entries: &'n [YamlEntry],
     /// Known keys for which the user wrote an unknown one, with its value. The mistake is noted already.
     pub(super) meant: Vec<(&'static str, &'n YamlNode)>,
 }
@@ -67,7 +67,7 @@ impl<'n> ConfigSection<'n> {
 
     pub(super) fn get(&self, key: &str) -> Option<Field<'n>> {
         debug_assert!(self.keys.has(key), "{key} is no key of {}", self.keys.name);
-        let own = self.entries.iter().find(|(k, _)| k.name == key).map(|(_, node)| node);
+        let own = self.entries.iter().find(|own| own.key.name == key).map(|own| &own.node);
         let node = own.filter(|node| !node.is_null()).or_else(|| {
             let (_, node) = self.meant.iter().find(|(name, _)| *name == key)?;
             // A map or list under a misspelt key is read, because other values refer to its entries.
@@ -169,7 +169,7 @@ impl ConfigReader {
             return None;
         }
         let mut section = ConfigSection { keys, ..self.map(field)? };
-        for (i, (key, node)) in section.entries.iter().enumerate() {
+        for (i, YamlEntry { key, node }) in section.entries.iter().enumerate() {
             if keys.has(&key.name) {
                 continue;
             }
@@ -178,7 +178,7 @@ impl ConfigReader {
                 _ => None,
             };
             let before = section.entries[..i].iter();
-            let before = before.map(|(key, node)| (&*key.name, node.is_null()));
+            let before = before.map(|own| (&*own.key.name, own.node.is_null()));
             let hint = if let Some(above) = keys.above(&key.name, before) {
                 section.meant.push((above, &BROKEN));
                 format!("indent it below `{above}:`")
@@ -355,7 +355,9 @@ fn not_single(field: &Field<'_>) -> String {
     let template = keys.iter().any(|key| field.path.ends_with(key));
     match &field.node.value {
         YamlValue::Map(entries) if template => match &**entries {
-            [(key, node)] if node.is_null() => format!("needs quotes: `\"{{{}}}\"`", key.name),
+            [YamlEntry { key, node }] if node.is_null() => {
+                format!("needs quotes: `\"{{{}}}\"`", key.name)
+            }
             _ => "must be a single value; a template needs quotes".into(),
         },
         _ => "must be a single value".into(),

@@ -4,6 +4,7 @@ use super::{
     admin::AdminConfig,
     document::Document,
     fair::PriorityRule,
+    forward::ForwardConfig,
     http::{AnswerForm, ClientLimits, Limits, ServerTls},
     keys::Choice,
     limiter::{Charge, FailurePolicy, LimiterConfig},
@@ -16,7 +17,7 @@ use crate::{
     key::{Cost, Template},
     path::{PathRule, Paths},
     store::{OnLoss, redis::RedisUrl},
-    upstream::{ClientTls, HealthCheck, Target, Timeouts, headers::Rules},
+    upstream::{ClientTls, HealthCheck, Target, Timeouts, Via, headers::Rules},
 };
 use http::Method;
 use ipnet::IpNet;
@@ -31,6 +32,8 @@ pub struct Config {
     pub admin: AdminConfig,
     /// The services for programs that keep their own proxy.
     pub services: Services,
+    /// The forward proxy; `None` if there is none.
+    pub forward: Option<ForwardConfig>,
     /// The descriptors that Envoy's rate limit service decides, in the order of the file.
     pub descriptors: Vec<DescriptorRule>,
     /// The number of threads that serve clients.
@@ -145,6 +148,8 @@ pub struct Upstream {
     pub pool_size: usize,
     /// How its addresses are checked; `None` leaves that to requests.
     pub health: Option<HealthCheck>,
+    /// The proxy through which it is reached; `None` for none.
+    pub via: Option<Via>,
     /// Whether the gateway speaks HTTP/2 to the upstream.
     pub http2: bool,
     /// How the certificate of an https upstream is checked, and the certificate that it is shown.

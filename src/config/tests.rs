@@ -1,5 +1,6 @@
 mod certificates;
 mod charges;
+mod forward;
 mod headers;
 mod hints;
 mod http;

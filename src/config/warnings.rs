@@ -59,6 +59,7 @@ impl Config {
         warnings.extend(self.circles());
         warnings.extend(self.open_services());
         warnings.extend(self.open_admin());
+        warnings.extend(self.open_tunnels());
         warnings.extend(self.uncounted_gateways());
         warnings.extend(self.flaws.iter().cloned());
         for key in &self.clear_secrets {
@@ -110,6 +111,18 @@ impl Config {
             )
         };
         self.missing.iter().map(warning).collect()
+    }
+
+    /// Warns of a forward proxy by which programs on other hosts reach hosts that no entry names by itself.
+    fn open_tunnels(&self) -> Option<String> {
+        let forward = self.forward.as_ref().filter(|own| !own.listen.ip().is_loopback())?;
+        let is_wide = forward.allow.iter().any(|pattern| !pattern.is_exact());
+        is_wide.then(|| {
+            format!(
+                "everyone who reaches {} can open tunnels to hosts that `forward.allow` does not name one by one",
+                forward.listen
+            )
+        })
     }
 
     /// Warns of upstreams that are the gateway itself. A program that mounts the proxy does not listen there.

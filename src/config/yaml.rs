@@ -9,5 +9,5 @@ mod tree;
 mod variables;
 
 pub(super) use builder::read;
-pub(super) use tree::{Key, Scalar, YamlNode, YamlValue};
+pub(super) use tree::{Key, Scalar, YamlEntry, YamlNode, YamlValue};
 pub(super) use variables::Outside;

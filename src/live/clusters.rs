@@ -47,6 +47,8 @@ pub fn clusters(
             tls: upstream.tls.clone(),
             sockets: sockets.clone(),
             health: upstream.health.clone(),
+            via: upstream.via.clone(),
+            off_limits: None,
         };
         Cluster::new(settings, metrics::addresses(&upstream.name), &mut roots)
             .map_err(|source| UnusableUpstream { name: upstream.name.clone(), source })
@@ -66,6 +68,7 @@ fn connects_as(one: &config::Upstream, other: &config::Upstream) -> bool {
         http2,
         tls,
         health,
+        via,
         preserve_host: _,
         forwarded: _,
         headers: _,
@@ -74,7 +77,7 @@ fn connects_as(one: &config::Upstream, other: &config::Upstream) -> bool {
         throttle: _,
         answers: _,
     } = one;
-    (name, targets, timeouts, pool_size, http2, tls, health)
+    (name, targets, timeouts, pool_size, http2, tls, health, via)
         == (
             &other.name,
             &other.targets,
@@ -83,5 +86,6 @@ fn connects_as(one: &config::Upstream, other: &config::Upstream) -> bool {
             &other.http2,
             &other.tls,
             &other.health,
+            &other.via,
         )
 }

@@ -15,6 +15,7 @@ pub(super) fn keep(running: &Config, config: &mut Config) -> Vec<&'static str> {
     kept("listen", keep_one(&running.listen, &mut config.listen));
     kept("admin", keep_one(&running.admin.listen, &mut config.admin.listen));
     kept("services", keep_services(running, config));
+    kept("forward", keep_one(&running.forward, &mut config.forward));
     kept("workers", keep_one(&running.workers, &mut config.workers));
     kept("access_log", keep_one(&running.access_log, &mut config.access_log));
     kept("log", keep_one(&running.log, &mut config.log));

@@ -1,6 +1,7 @@
 //! The client at the other end of a connection, and the facts that only the connection knows. It is made once for each
 //! connection.
 
+use super::ForwardConnection;
 use crate::{answer::Failure, key, upstream::RequestBoundary};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use ipnet::IpNet;
@@ -31,6 +32,8 @@ pub struct Client {
     pub(super) port: HeaderValue,
     /// Where each of its requests ended, and whether every program before us has seen it there.
     pub(super) boundary: Arc<RequestBoundary>,
+    /// Its connection is one to the forward proxy.
+    pub(super) forward: Option<Box<ForwardConnection>>,
     line: Arc<dyn ClientConnection>,
 }
 
@@ -73,8 +76,13 @@ impl Client {
         // All characters of an address are allowed in a header.
         let forwarded_for = forwarded_for.unwrap_or(HeaderValue::from_static("unknown"));
         let is_trusted = key::is_trusted(ip, trusted);
-        let (port, boundary) = (HeaderValue::from(port), Arc::default());
-        Self { ip, forwarded_for, is_trusted, is_tls, port, boundary, line }
+        let (port, boundary, forward) = (HeaderValue::from(port), Arc::default(), None);
+        Self { ip, forwarded_for, is_trusted, is_tls, port, boundary, forward, line }
+    }
+
+    /// Makes it a client of the forward proxy, if `connection` is one to that.
+    pub fn with_forward(self, connection: Option<ForwardConnection>) -> Self {
+        Self { forward: connection.map(Box::new), ..self }
     }
 
     /// The address of the caller: that of the client, or the one that a trusted proxy names.

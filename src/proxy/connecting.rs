@@ -44,7 +44,6 @@ pub(super) struct MadeConnection {
 
 /// The upstream of a second attempt, which takes a fresh connection.
 pub(super) struct SecondConnection<'a> {
-    pub(super) upstream: &'a Pool,
     pub(super) again: &'a Resend,
     pub(super) fresh: Option<Connection>,
     /// The end of the time that the request may wait.
@@ -115,7 +114,7 @@ impl Callee for SecondConnection<'_> {
     type Error = Failure;
 
     fn lead(&self) -> Duration {
-        self.upstream.lead()
+        self.again.lead()
     }
 
     fn at_hand(&mut self) -> Option<Connection> {

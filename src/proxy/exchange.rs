@@ -1,7 +1,10 @@
 //! A request from its arrival to its answer, and the choice of its route. It is opened here alone, for the data plane and for
 //! services.
 
-use super::{Arrival, Client, Proxy, budget::budget, record::Record, upgrade::Upgrade, validate};
+use super::{
+    Arrival, Client, Proxy, budget::budget, destination::Destination, record::Record,
+    upgrade::Upgrade, validate,
+};
 use crate::{
     answer::{Failure, grpc},
     config::Service,
@@ -10,7 +13,7 @@ use crate::{
     route::host_of,
     store::Checks,
     upstream::{
-        Upload,
+        Pool, Upload,
         headers::{self, HeaderFlags},
     },
 };
@@ -48,6 +51,8 @@ pub(crate) struct Routed<'a> {
     pub(super) upgrade: Option<Upgrade>,
     /// The client of the request sends no body before it is asked for it.
     pub(super) is_expected: bool,
+    /// The connections to its origin, if no upstream of the configuration has them.
+    pub(super) pool: Option<Pool>,
 }
 
 // === impl Exchange ===
@@ -110,11 +115,19 @@ impl<'a> Exchange<'a> {
         if seen.has(HeaderFlags::CONNECTION) {
             headers::remove_nominated(request.headers_mut());
         }
-        let uri = request.uri();
-        let (routes, table) = (&config.routes, &plan.table);
+        let client = self.client;
+        let (table, pool) = match &client.forward {
+            None => (&plan.table, None),
+            Some(connection) => {
+                let Destination { table, pool } = self.destination(connection, host.as_ref())?;
+                (table, pool)
+            }
+        };
+        let (uri, routes) = (self.arrival.request.uri(), &config.routes);
         let covers = |one: usize, other: usize| routes[one].covers(&routes[other]);
         let asked = if table.names_hosts() { asked_host(uri, host.as_ref()) } else { None };
-        let found = table.find_covering(request.method(), asked, uri.path(), covers);
+        let method = self.arrival.request.method();
+        let found = table.find_covering(method, asked, uri.path(), covers);
         let found = found.map_err(|ambiguous| Failure::Malformed(ambiguous.to_string().into()))?;
         let Some(route) = found else { return Err(Failure::NoRoute) };
         self.record.route = Some(route);
@@ -131,7 +144,7 @@ impl<'a> Exchange<'a> {
             // The cap is for those who ask.
             policy.max_wait
         };
-        Ok(Routed { route, policy, fixed, budget, host, upgrade, is_expected })
+        Ok(Routed { route, policy, fixed, budget, host, upgrade, is_expected, pool })
     }
 
     /// The questions to the limiters of a request that depend on the request. The route then has the policy of these

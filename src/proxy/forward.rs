@@ -17,7 +17,7 @@ use crate::{
     plan::RoutePolicy,
     store::Checks,
     upstream::{
-        Answered, Connection, RequestExtras, Sent, Target, UploadControl, UploadError,
+        Answered, Connection, Pool, RequestExtras, Sent, Target, UploadControl, UploadError,
         UpstreamError,
         headers::{self, AddedHeaders, ForwardContext, HeaderFlags},
     },
@@ -36,6 +36,8 @@ pub(super) struct Outgoing<'h> {
     pub(super) checks: Option<&'h Checks>,
     /// The permits of the attempt under way.
     pub(super) reservation: Option<Reservation>,
+    /// The connections to its upstream.
+    pub(super) upstream: &'h Pool,
     pub(super) extras: RequestExtras<'h>,
     pub(super) client: ClientSide<'h>,
     pub(super) times: AttemptTimes,
@@ -82,12 +84,14 @@ impl<'a> Exchange<'a> {
             }
         };
         let proxy = self.proxy;
-        let upstream = &proxy.0.upstreams[routed.policy.upstream];
+        let own_pool = routed.pool.take();
+        let upstream = own_pool.as_ref().unwrap_or(&proxy.0.upstreams[routed.policy.upstream]);
         let since = self.record.started;
         let mut pool = FirstConnection::new(upstream, since, since + routed.budget);
         let mut outgoing = Outgoing {
             checks,
             reservation: None,
+            upstream,
             extras: RequestExtras::none(),
             client: ClientSide::of(self.client, &self.arrival.request),
             times: AttemptTimes { sent: since, took: Duration::ZERO },
@@ -127,7 +131,7 @@ impl<'a> Exchange<'a> {
         if connection.is_http2() && routed.upgrade.as_ref().is_some_and(Upgrade::is_by_h2) {
             return Err(Failure::BadRequest("this upstream takes no WebSockets".into()));
         }
-        let target = self.proxy.0.upstreams[routed.policy.upstream].target_of(&connection);
+        let target = outgoing.upstream.target_of(&connection);
         self.address(routed, target, &mut outgoing.extras.added)?;
         if routed.upgrade.is_none() {
             outgoing.extras.replay = self.keep_body(routed);

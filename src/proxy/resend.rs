@@ -84,8 +84,7 @@ impl Exchange<'_> {
         }
         let (checks, indices) = first.map(Reservation::for_another_attempt).unwrap_or_default();
         let proxy = self.proxy;
-        let upstream = &proxy.0.upstreams[routed.policy.upstream];
-        let mut pool = SecondConnection { upstream, again, fresh, until };
+        let mut pool = SecondConnection { again, fresh, until };
         if checks.is_empty() {
             return pool.ready().await;
         }

@@ -132,7 +132,7 @@ impl Exchange<'_> {
     ) -> Result<AfterRefusal, Failure> {
         let Some(checks) = outgoing.checks else { return Ok(AfterRefusal::Final(received)) };
         let proxy = self.proxy;
-        let upstream = &proxy.0.upstreams[routed.policy.upstream];
+        let upstream = outgoing.upstream;
         let until = self.record.started + routed.budget;
         let (mut kept, mut pool) = (Some(received), FirstConnection::later(upstream, until));
         let (record, policy, budget) = (&mut self.record, routed.policy, routed.budget);

@@ -8,7 +8,7 @@ use super::{
     context::ConnectionContext,
     edge::{ClientStream, serialized},
     error::{ServerError, system},
-    handshake::Handshake,
+    handshake::{Handshake, Opened},
     phase::{LINGER, Phase},
 };
 use crate::{
@@ -174,7 +174,7 @@ impl Acceptor {
             // The answer must not wait for the client's delayed acknowledgement.
             let _ = tcp.set_nodelay(true);
             self.connections.spawn(async move {
-                turn_away(tcp).await;
+                say(tcp, &serialized(&Failure::TooManyConnections.response(), None)).await;
                 drop(permit);
             });
         }
@@ -196,7 +196,8 @@ async fn serve(
         _ = phases.wait_for(|phase| *phase >= Phase::ClosingIdle) => return,
     };
     let handshake = match handshake {
-        Ok(Ok(handshake)) => handshake,
+        Ok(Ok(Opened::Http(handshake))) => *handshake,
+        Ok(Ok(Opened::Tunnel(tunnel))) => return tunnel.run(permit, phases).await,
         Ok(Err(Some(reason))) => return context.connections.refuse(reason),
         // The client has disconnected.
         Ok(Err(None)) => return,
@@ -210,9 +211,10 @@ async fn serve(
     if ip.to_canonical() != address.ip().to_canonical() && permit.count_for(ip, most).is_err() {
         return;
     }
-    let Handshake { transport, early, protocol, address, .. } = handshake;
+    let Handshake { transport, early, protocol, address, forward, .. } = handshake;
     let stream = Arc::new(ClientStream::new(transport, early, protocol, permit, config.limits));
     let client = Client::new(address.ip, address.port, is_tls, trusted, stream.clone());
+    let client = client.with_forward(forward);
     drop(plan);
     let driver = ConnectionDriver::new(context, Arc::new(client), stream);
     match protocol {
@@ -221,12 +223,11 @@ async fn serve(
     }
 }
 
-/// Writes the 503 for a client beyond the connection limit, and reads for up to 1 s until the client has closed, so that it
-/// receives the answer instead of a reset.
-async fn turn_away(mut tcp: TcpStream) {
-    let problem = serialized(&Failure::TooManyConnections.response(), None);
+/// Writes an answer to a client that is not served, and reads for up to 1 s until the client has closed, so that it receives
+/// the answer instead of a reset.
+pub(super) async fn say(mut tcp: TcpStream, answer: &[u8]) {
     let answered = async {
-        tcp.write_all(&problem).await?;
+        tcp.write_all(answer).await?;
         tcp.shutdown().await?;
         let mut sink = [0; 1024];
         while tcp.read(&mut sink).await? > 0 {}

@@ -271,7 +271,7 @@ impl ConnectionDriver {
     async fn close(&self) {
         let refused = self.stream.refused();
         if let Some(status) = refused {
-            self.context.proxy.load().unparsed(&self.client, status);
+            self.context.proxy.load().unparsed(self.client.ip, status);
         }
         let is_sending =
             refused.is_some() || self.stream.is_sending() || self.stream.has_unread_input();
@@ -293,7 +293,7 @@ impl ConnectionDriver {
     async fn refuse_late_head(&self) {
         let failure = Failure::HeadTimeout.response();
         self.context.connections.refuse(Refusal::HeaderTimeout);
-        self.context.proxy.load().unparsed(&self.client, failure.status());
+        self.context.proxy.load().unparsed(self.client.ip, failure.status());
         let answered = async {
             if self.stream.write_own(&serialized(&failure, None)).await.is_ok() {
                 self.stream.close(DISCARDED.0, LINGER).await;

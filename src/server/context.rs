@@ -1,6 +1,6 @@
 //! The values that all connections of one worker share. Holds no connection itself.
 
-use super::{connection_limit::ConnectionLimit, phase::Phase};
+use super::{connection_limit::ConnectionLimit, forward::ForwardDoor, phase::Phase};
 use crate::{
     config::{ClientLimits, Service},
     plan::Plan,
@@ -16,6 +16,8 @@ pub(super) struct ConnectionContext {
     pub(super) proxy: CurrentProxy,
     /// The service that decides the requests of this port; `None` for the data plane, which forwards them.
     pub(super) service: Option<Service>,
+    /// The forward proxy, if this port is that.
+    pub(super) forward: Option<Arc<ForwardDoor>>,
     /// The certificates for the next handshake; `None` while clients speak clear text.
     pub(super) tls: watch::Receiver<Option<Arc<ServerConfig>>>,
     /// The port that this worker listens on.

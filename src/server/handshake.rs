@@ -3,12 +3,14 @@
 
 use super::{
     context::ConnectionContext,
+    forward::BlindTunnel,
     proxy_protocol::{self, ClientAddress},
     transport::Transport,
 };
 use crate::{
     key,
     metrics::{Protocol, Refusal},
+    proxy::ForwardConnection,
 };
 use ipnet::IpNet;
 use std::{io, net::SocketAddr};
@@ -29,7 +31,17 @@ pub(super) struct Handshake {
     pub(super) address: ClientAddress,
     /// The PROXY header was LOCAL or UNKNOWN: the client's address is unknown, so `X-Forwarded-For` on this connection is
     /// not trusted.
-    is_anonymous: bool,
+    pub(super) is_anonymous: bool,
+    /// The connection is one to the forward proxy.
+    pub(super) forward: Option<ForwardConnection>,
+}
+
+/// A connection, as its client has begun it.
+pub(super) enum Opened {
+    /// It sends requests.
+    Http(Box<Handshake>),
+    /// It has a tunnel to a host of no upstream.
+    Tunnel(BlindTunnel),
 }
 
 // === impl Handshake ===
@@ -46,7 +58,10 @@ impl Handshake {
         context: &ConnectionContext,
         mut tcp: TcpStream,
         remote: SocketAddr,
-    ) -> Result<Self, Option<Refusal>> {
+    ) -> Result<Opened, Option<Refusal>> {
+        if let Some(door) = &context.forward {
+            return Box::pin(door.accept(context, tcp, remote)).await;
+        }
         let plan = context.plan();
         let config = &plan.config;
         let mut address = ClientAddress { ip: remote.ip(), port: context.port };
@@ -64,7 +79,8 @@ impl Handshake {
         let Some(tls) = tls else {
             let (protocol, early) = detect(&mut tcp).await.map_err(|_| None)?;
             let transport = Transport::Plain(tcp);
-            return Ok(Self { transport, early, protocol, address, is_anonymous });
+            let forward = None;
+            return Ok(Self { transport, early, protocol, address, is_anonymous, forward }.into());
         };
         let acceptor = TlsAcceptor::from(tls);
         let accepted = Box::pin(acceptor.accept(tcp)).await;
@@ -74,7 +90,7 @@ impl Handshake {
             _ => Protocol::Http1,
         };
         let (transport, early) = (Transport::Tls(tls), Vec::new());
-        Ok(Self { transport, early, protocol, address, is_anonymous })
+        Ok(Self { transport, early, protocol, address, is_anonymous, forward: None }.into())
     }
 
     /// Returns the proxies whose `X-Forwarded-For` is trusted on this connection: `configured`, or none if the PROXY header
@@ -88,10 +104,16 @@ impl Handshake {
     }
 }
 
+impl From<Handshake> for Opened {
+    fn from(handshake: Handshake) -> Self {
+        Self::Http(Box::new(handshake))
+    }
+}
+
 /// Finds out whether a client in clear text speaks HTTP/1 or HTTP/2, and returns the bytes that it has sent so far. Reads
 /// instead of peeking: a client that stops within the preface is waited for, and any other client costs no further system
 /// call.
-async fn detect(tcp: &mut TcpStream) -> io::Result<(Protocol, Vec<u8>)> {
+pub(super) async fn detect(tcp: &mut TcpStream) -> io::Result<(Protocol, Vec<u8>)> {
     let mut early = Vec::with_capacity(FIRST_READ);
     loop {
         let is_end = tcp.read_buf(&mut early).await? == 0;

@@ -18,6 +18,7 @@ pub(super) struct Listeners {
     pub(super) data: PortSockets,
     pub(super) admin: TcpListener,
     pub(super) services: Vec<(Service, PortSockets)>,
+    pub(super) forward: Option<PortSockets>,
 }
 
 /// The sockets of one port that workers serve.
@@ -34,7 +35,7 @@ pub(super) struct PortSockets {
 
 impl Listeners {
     /// Takes the sockets that a supervisor has opened, and opens the others. A supervisor's socket with the address of
-    /// `admin` or of a service is theirs; the others are those of clients, and replace `listen`.
+    /// `admin`, of a service or of the forward proxy is theirs; the others are those of clients, and replace `listen`.
     ///
     /// # Errors
     ///
@@ -45,9 +46,14 @@ impl Listeners {
         let services = config.services.all();
         let mut services: Vec<_> =
             services.map(|(own, port)| (own, port.listen, Vec::new())).collect();
+        let mut forward = config.forward.as_ref().map(|own| (own.listen, Vec::new()));
         for socket in inherited().map_err(system)? {
             let address = socket.local_addr().map_err(system)?;
             let of_service = services.iter_mut().find(|(_, listen, _)| *listen == address);
+            if let Some((_, own)) = forward.as_mut().filter(|(listen, _)| *listen == address) {
+                own.push(socket);
+                continue;
+            }
             match (address == config.admin.listen, of_service) {
                 (true, _) => admin = Some(socket),
                 (false, Some((_, _, own))) => own.push(socket),
@@ -72,13 +78,15 @@ impl Listeners {
             Ok::<_, ServerError>((service, port(service.key(), address, inherited)?))
         });
         let services = services.collect::<Result<_, _>>()?;
+        let forward = forward.map(|(listen, inherited)| port("forward.listen", listen, inherited));
+        let forward = forward.transpose()?;
         let admin = match admin {
             Some(admin) => admin,
             None => {
                 listen(config.admin.listen, false).map_err(failed(config.admin.listen, "admin"))?
             }
         };
-        Ok(Self { data, admin, services })
+        Ok(Self { data, admin, services, forward })
     }
 }
 

@@ -6,6 +6,7 @@ use super::{
     connection_limit::ConnectionLimit,
     context::ConnectionContext,
     error::{ServerError, system},
+    forward::ForwardDoor,
     phase::{LINGER, Phase},
     source::StoreSource,
 };
@@ -28,6 +29,8 @@ pub(super) struct Worker {
     /// The number of this worker, from 0, by which the plan keeps its counters.
     pub(super) number: usize,
     pub(super) source: StoreSource,
+    /// The forward proxy, if there is one.
+    pub(super) forward: Option<Arc<ForwardDoor>>,
     /// The connection limit of all workers together, for clients of the data plane.
     pub(super) connections: Arc<ConnectionLimit>,
     /// That for programs that call services.
@@ -49,8 +52,26 @@ pub(super) struct WorkerPort {
     /// Connections that other workers accepted for this one.
     pub(super) handoffs: mpsc::Receiver<Handoff>,
     pub(super) balancer: Arc<ConnectionBalancer>,
-    /// The service of the port; `None` for the data plane.
-    pub(super) service: Option<Service>,
+    pub(super) door: Door,
+}
+
+/// The use of a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Door {
+    Data,
+    Forward,
+    Service(Service),
+}
+
+// === impl Door ===
+
+impl Door {
+    fn service(self) -> Option<Service> {
+        match self {
+            Self::Data | Self::Forward => None,
+            Self::Service(service) => Some(service),
+        }
+    }
 }
 
 // === impl Worker ===
@@ -66,12 +87,17 @@ impl Worker {
         let proxy = self.live.join(self.number, store.clone());
         let mut acceptors = JoinSet::new();
         for port in self.ports {
-            let service = port.service;
+            let (service, is_forward) = (port.door.service(), port.door == Door::Forward);
             let connections = if service.is_some() { &self.of_services } else { &self.connections };
             let context = Arc::new(ConnectionContext {
                 proxy: proxy.clone(),
                 service,
-                tls: self.live.certificates(service),
+                forward: self.forward.clone().filter(|_| is_forward),
+                tls: if is_forward {
+                    watch::channel(None).1
+                } else {
+                    self.live.certificates(service)
+                },
                 port: port.listener.local_addr().map_err(system)?.port(),
                 connections: connections.clone(),
                 draining: self.draining.clone(),

@@ -21,7 +21,7 @@ use webpki::EndEntityCert;
 use x509_cert::{Certificate, der::Decode};
 
 /// The protocols that the gateway offers inside TLS, the preferred one first (ALPN, RFC 7301).
-const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+pub(super) const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// The certificates that clients can see.
 #[derive(Debug)]

@@ -98,10 +98,13 @@ impl Cluster {
         let is_https = targets.iter().any(Target::is_https);
         let client_tls =
             is_https.then(|| UpstreamTls::new(tls, *http2, targets, roots)).transpose()?;
-        let fixed = targets.iter().enumerate().map(|(i, target)| {
-            let addresses = target.fixed_sockets().map(|sockets| Address::new(i, sockets));
+        let fixed = (0..targets.len()).map(|i| {
+            let mut sockets = settings.next_hop(i).fixed_sockets().unwrap_or_default();
+            let barred = settings.remove_off_limits(&mut sockets);
+            let addresses = (!sockets.is_empty()).then(|| Arc::new(Address::new(i, sockets)));
             ResolvedTarget {
-                addresses: addresses.map(Arc::new).into_iter().collect(),
+                addresses: addresses.into_iter().collect(),
+                failure: barred.map(|error| Arc::new(error) as _),
                 ..ResolvedTarget::default()
             }
         });
@@ -121,18 +124,21 @@ impl Cluster {
 
     /// The targets whose addresses come from DNS, with their indices.
     pub(super) fn unresolved(&self) -> impl Iterator<Item = (usize, &Target)> {
-        let targets = self.settings.targets.iter().enumerate();
-        targets.filter(|(_, target)| target.fixed_sockets().is_none())
+        let hops = (0..self.settings.targets.len()).map(|i| (i, self.settings.next_hop(i)));
+        hops.filter(|(_, hop)| hop.fixed_sockets().is_none())
     }
 
     /// Takes the addresses that DNS gave for a target. Addresses that it no longer names get no further request, and
     /// their idle connections are closed within a second.
     pub(super) fn resolved(&self, target: usize, ips: impl Iterator<Item = IpAddr>) {
-        let port = self.settings.targets[target].port();
+        let port = self.settings.next_hop(target).port();
         let mut names = self.names.lock();
         let named = &mut names[target];
         let mut addresses: Vec<Arc<Address>> = Vec::new();
-        for socket in ips.take(MAX_ADDRESSES).map(|ip| SocketAddr::new(ip, port)) {
+        let mut sockets: Vec<_> =
+            ips.take(MAX_ADDRESSES).map(|ip| SocketAddr::new(ip, port)).collect();
+        let barred = self.settings.remove_off_limits(&mut sockets);
+        for socket in sockets {
             let is_same = |address: &&Arc<Address>| address.sockets[..] == [socket];
             if addresses.iter().any(|address| is_same(&address)) {
                 continue;
@@ -144,13 +150,13 @@ impl Cluster {
         let is_same = addresses.len() == named.addresses.len()
             && addresses.iter().all(|new| named.addresses.iter().any(|old| Arc::ptr_eq(old, new)));
         let was_noted = std::mem::take(&mut named.is_noted);
-        named.failure = None;
+        named.failure = barred.map(|error| Arc::new(error) as _);
         if !is_same {
             named.addresses = addresses;
             self.regroup(&names);
         }
         if was_noted && let Some(Permit { suppressed }) = RESOLVED.permit() {
-            let name = self.settings.targets[target].host_name();
+            let name = self.settings.next_hop(target).host_name();
             tracing::info!(upstream = self.settings.name, name, suppressed, "resolved again");
         }
         drop(names);
@@ -159,7 +165,7 @@ impl Cluster {
 
     /// Notes that a lookup failed. The addresses of the lookup before stay in use.
     pub(super) fn not_resolved(&self, target: usize, error: impl Error + Send + Sync + 'static) {
-        let name = self.settings.targets[target].host_name();
+        let name = self.settings.next_hop(target).host_name();
         let mut names = self.names.lock();
         let named = &mut names[target];
         if !std::mem::replace(&mut named.is_noted, true)
@@ -233,7 +239,7 @@ impl Cluster {
     }
 
     fn unknown(&self, target: usize) -> UpstreamError {
-        let name = self.settings.targets[target].host_name().to_owned();
+        let name = self.settings.next_hop(target).host_name().to_owned();
         let source = self.names.lock()[target].failure.clone();
         UpstreamError::Connect(Box::new(UnknownAddress { name, source }))
     }
@@ -370,6 +376,8 @@ mod tests {
             tls: ClientTls::default(),
             sockets: Sockets::new(1),
             health: None,
+            off_limits: None,
+            via: None,
         };
         let (noop, never) = (Gauge::noop, Counter::noop);
         let metrics = AddressMetrics {

@@ -1,6 +1,8 @@
 //! Makes a connection to an address, its TLS handshake included. Speaks no HTTP and keeps no connection.
 
-use super::{balance::Address, cluster::Cluster, stream::UpstreamStream};
+use super::{
+    balance::Address, cluster::Cluster, error::UpstreamError, stream::UpstreamStream, via::ViaError,
+};
 use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
 use std::{
@@ -9,7 +11,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, time::timeout};
 
 /// The kernel probes an upstream that has sent nothing for 60 s, so that a host that lost its power is noticed.
 const KEEPALIVE: Duration = Duration::from_secs(60);
@@ -21,11 +23,18 @@ pub(super) enum OpenError {
     Tcp(SocketAddr, #[source] io::Error),
     #[error("no TLS with {0}")]
     Tls(SocketAddr, #[source] io::Error),
+    #[error("no tunnel through the proxy {0}")]
+    Via(SocketAddr, #[source] ViaError),
     #[error("no HTTP with {0}")]
     Http(SocketAddr, #[source] hyper::Error),
     #[error("as many connections are open as the limit of open files allows")]
     TooMany,
 }
+
+/// The address of a proxy, for the log.
+#[derive(Debug, thiserror::Error)]
+#[error("the proxy is {0}")]
+struct ProxyAddress(SocketAddr);
 
 // === impl OpenError ===
 
@@ -37,7 +46,18 @@ impl OpenError {
             Self::Tcp(_, error) => [Errno::MFILE, Errno::NFILE]
                 .iter()
                 .any(|no| Some(no.raw_os_error()) == error.raw_os_error()),
-            Self::Tls(..) | Self::Http(..) => false,
+            Self::Via(..) | Self::Tls(..) | Self::Http(..) => false,
+        }
+    }
+}
+
+impl From<OpenError> for UpstreamError {
+    fn from(error: OpenError) -> Self {
+        match &error {
+            OpenError::Via(proxy, why) => {
+                Self::Via { what: why.to_string(), source: ProxyAddress(*proxy).into() }
+            }
+            _ => Self::Connect(error.into()),
         }
     }
 }
@@ -49,7 +69,14 @@ pub(super) async fn open(
     address: &Address,
     in_handshake: &AtomicBool,
 ) -> Result<(UpstreamStream, bool), OpenError> {
-    let (stream, socket) = tcp(address).await?;
+    let (mut stream, socket) = tcp(address).await?;
+    if let Some(via) = &cluster.settings.via {
+        let target = &cluster.settings.targets[address.target];
+        // Before the time-out of the whole is over, so that the proxy is named as its cause.
+        let limit = cluster.settings.timeouts.connect.mul_f64(0.9);
+        let opened = timeout(limit, via.open(&mut stream, target)).await;
+        opened.unwrap_or(Err(ViaError::Timeout)).map_err(|error| OpenError::Via(socket, error))?;
+    }
     let http2 = cluster.settings.http2;
     let Some(tls) = &cluster.tls else { return Ok((UpstreamStream::plain(stream), http2)) };
     in_handshake.store(true, Relaxed);
@@ -58,6 +85,12 @@ pub(super) async fn open(
     let stream = stream.map_err(|error| OpenError::Tls(socket, error))?;
     let chosen = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     Ok((UpstreamStream::tls(stream), http2 && chosen))
+}
+
+/// Has the kernel probe the other end of a connection.
+pub(super) fn keep_alive(stream: &TcpStream) {
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
+    let _ = SockRef::from(stream).set_tcp_keepalive(&keepalive);
 }
 
 async fn tcp(address: &Address) -> Result<(TcpStream, SocketAddr), OpenError> {
@@ -72,8 +105,7 @@ async fn tcp(address: &Address) -> Result<(TcpStream, SocketAddr), OpenError> {
             Ok(stream) => {
                 // Requests are written whole, so waiting for more bytes would only delay them.
                 let _ = stream.set_nodelay(true);
-                let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
-                let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
+                keep_alive(&stream);
                 return Ok((stream, *socket));
             }
             Err(error) if sockets.len() == 0 => return Err(OpenError::Tcp(*socket, error)),

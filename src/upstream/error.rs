@@ -12,6 +12,16 @@ pub enum UpstreamError {
     /// No connection could be made: the address refused it, the name has no address, or TLS failed.
     #[error("the upstream cannot be reached")]
     Connect(#[source] Box<dyn Error + Send + Sync>),
+    /// The proxy on the way to the upstream opened no tunnel: it answered with another status, or not in time.
+    #[error(
+        "the upstream cannot be reached, because of the proxy on the way to it (`via`): {what}"
+    )]
+    Via {
+        /// The answer of the proxy, for the caller.
+        what: String,
+        /// Its address, for the log.
+        source: Box<dyn Error + Send + Sync>,
+    },
     /// No TCP connection was made within `connect_timeout`.
     #[error("the upstream did not accept a connection in time")]
     ConnectTimeout,
@@ -73,7 +83,14 @@ pub enum WireError {
 impl UpstreamError {
     /// Whether the upstream cannot have read a byte of the request, so that its permits can be refunded.
     pub fn is_unsent(&self) -> bool {
-        matches!(self, Self::Connect(_) | Self::ConnectTimeout | Self::TlsTimeout | Self::Unsent(_))
+        matches!(
+            self,
+            Self::Connect(_)
+                | Self::Via { .. }
+                | Self::ConnectTimeout
+                | Self::TlsTimeout
+                | Self::Unsent(_)
+        )
     }
 }
 

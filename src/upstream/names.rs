@@ -11,6 +11,7 @@ use hickory_resolver::{
     system_conf::read_system_conf,
 };
 use std::{
+    error::Error,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::Path,
     sync::{Arc, Weak},
@@ -59,6 +60,16 @@ pub fn follow(clusters: &[Arc<Cluster>], servers: &[SocketAddr]) {
             tokio::spawn(refresh(Arc::downgrade(cluster), target, name, resolver));
         }
     }
+}
+
+/// Looks up the addresses of a name once, for a connection that no upstream makes. An empty list of `servers` means the
+/// system's.
+pub(super) async fn lookup(
+    name: &str,
+    servers: &[SocketAddr],
+) -> Result<Vec<IpAddr>, Box<dyn Error + Send + Sync>> {
+    let mut resolver = Resolver { servers: servers.into(), made: None };
+    Ok(resolver.lookup(name).await?.0)
 }
 
 /// Looks up one name while its cluster exists, each time when the answer before is used up.

@@ -149,6 +149,11 @@ impl fmt::Debug for Pool {
 // === impl Resend ===
 
 impl Resend {
+    /// The time before its slot at which the next attempt should take a connection.
+    pub fn lead(&self) -> Duration {
+        self.pool.lead()
+    }
+
     /// Makes a fresh connection for the second attempt, to the same address if it can be reached. An idle one will not
     /// do: the upstream may be closing all of them.
     ///

@@ -2,7 +2,7 @@
 // waits some seconds in which it can be cancelled.
 
 import { call, limiterPath, token } from "./client.js";
-import { byId, h, hide, show } from "./dom.js";
+import { byId, h, hide, label, show } from "./dom.js";
 import { span } from "./format.js";
 
 /** How long a change waits that cannot be taken back. */
@@ -19,9 +19,11 @@ export function setAccess(said) {
   access = said;
   const button = byId("access");
   const wrong = said.needs_token && token.get() && !said.has_token;
-  button.textContent = wrong ? "Wrong token" : said.needs_token ? (said.has_token ? "Forget the token" : "Enter the token") : said.may_change ? "May change" : "Read only";
-  button.disabled = !said.needs_token;
-  button.title = said.may_change ? "" : whyNot();
+  button.textContent = said.has_token ? "Forget the token" : wrong ? "Wrong token: enter it again…" : "Enter the token…";
+  hide(button, !said.needs_token);
+  const note = byId("access-note");
+  hide(note, said.may_change || said.needs_token);
+  note.title = whyNot();
   if (wrong) token.set("");
 }
 
@@ -211,8 +213,9 @@ export const reload = () =>
 export function drawLimiting({ limiting: isOn, limiting_override: override }) {
   const button = byId("limiting");
   hide(button, false);
-  const text = isOn ? "Limiting is on" : "Limiting is off";
-  show(button, override ? `${text} for ${span(override.left_ms)}` : text, isOn);
+  // To end an override is to switch it back.
+  const text = `Switch limiting ${isOn ? "off" : "on"}${override ? " again" : ""}…`;
+  show(button, text, isOn);
   button.disabled = !mayChange();
   button.title = mayChange() ? "" : whyNot();
 }
@@ -256,6 +259,7 @@ export async function keys(limiter) {
     const said = await call("GET", limiterPath(limiter.name, "/keys?limit=100"));
     note.textContent = `${said.keys.length} of ${said.examined} keys that were looked at${said.complete ? "" : "; there are more"}, those with the most waiting requests first`;
     body.append(...said.keys.map((key) => keyRow(limiter, key)));
+    for (const row of body.rows) label(row, body);
   } catch (error) {
     note.textContent = error.message;
   }

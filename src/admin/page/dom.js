@@ -39,6 +39,18 @@ export function hide(node, is) {
 /** A cell or another part that shows a field. */
 export const part = (tag, name, props = {}) => h(tag, { "data-field": name, ...props });
 
+/** Gives the cells of a row the names of their columns, which narrow screens show beside them. */
+export function label(row, body) {
+  const heads = body.closest("table").tHead.rows[0].cells;
+  [...row.cells].forEach((cell, i) => (cell.dataset.label = heads[i].textContent.split(",")[0]));
+}
+
+/** Moves a node that has its place already without taking the focus from it, where the browser can. */
+function move(parent, node, place) {
+  if (node.parentNode === parent && parent.moveBefore) parent.moveBefore(node, place);
+  else parent.insertBefore(node, place);
+}
+
 /**
  * A list that follows its items: nodes stay with their keys, so that focus and selection stay where they are. `make` returns
  * a node, `update` brings its figures up to date.
@@ -51,10 +63,13 @@ export function list(parent, key, make, update) {
     for (const item of items) {
       const name = key(item);
       let node = nodes.get(name);
-      if (!node) nodes.set(name, (node = make(item)));
+      if (!node) {
+        nodes.set(name, (node = make(item)));
+        if (node.tagName === "TR") label(node, parent);
+      }
       left.delete(name);
       if (node === place) place = place.nextSibling;
-      else parent.insertBefore(node, place);
+      else move(parent, node, place);
       update(node, item);
     }
     for (const [name, node] of left) {

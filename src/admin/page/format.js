@@ -26,5 +26,11 @@ export function clock(instant) {
   return today ? at.toLocaleTimeString("en-GB") : at.toISOString().slice(0, 19).replace("T", " ");
 }
 
+/** The time that the history covers: 15 minutes, or the time since the start. */
+export function covered({ at, started }) {
+  const seconds = Math.max(1, Math.round((Date.parse(at) - Date.parse(started)) / 1000));
+  return seconds < 90 ? `${seconds} s` : `${Math.min(15, Math.round(seconds / 60))} min`;
+}
+
 /** One word or several: `1 request`, `3 requests`. */
 export const many = (value, word) => `${count(value)} ${word}${value === 1 ? "" : "s"}`;

@@ -1,51 +1,97 @@
-// A card for each limiter: its level, the slots promised ahead, waiting requests, pauses, overrides and actions.
+// A row for each limiter: its rates with a bar each, its waiting requests, why and until when it is paused or lowered, and a
+// menu of actions. Those that are paused or lowered come first.
 
 import * as actions from "./actions.js";
 import { line } from "./chart.js";
 import { byId, field, h, hide, list, part, show, toggle } from "./dom.js";
 import { clock, count, many, span } from "./format.js";
+import { menu } from "./menu.js";
 
-/** How many pictures the small chart of a card covers: two minutes. */
+/** How many pictures the small chart of a row covers: two minutes. */
 const KEPT = 120;
+/** How many it has room for at first. */
+const LEAST = 30;
+/** How long a row stays among the first ones after its pause, in ms: pauses of a second shall not make rows jump. */
+const STAYS = 10_000;
 
-const cards = list(byId("limiter-cards"), (limiter) => limiter.name, make, update);
+const rows = list(byId("limiter-rows"), (limiter) => limiter.name, make, update);
 const own = new WeakMap();
+let places = new Map();
+
+const word = (text) => h("b", { class: "word" }, text);
+const until = (span_left, instant) => `${clock(instant)}, in ${span(span_left)}`;
 
 function make(limiter) {
-  const figure = (name, label) => h("div", {}, h("dt", {}, label), part("dd", name));
-  const chart = line(280, KEPT);
-  const bar = h("span");
-  const meter = h("div", { class: "bar", role: "meter", "aria-label": `free permits of ${limiter.name}`, "aria-valuemin": "0" }, bar);
-  const button = (name, label, action) => h("button", { type: "button", "data-action": name, "aria-label": `${label} ${limiter.name}`, on: { click: () => action(own.get(card).limiter) } }, `${label}…`);
-  const end = h("button", { type: "button", "data-action": "end", on: { click: () => actions.endOverride(own.get(card).limiter) } }, "End it…");
-  const resume = h("button", { type: "button", "data-action": "resume", "aria-label": `Resume ${limiter.name}`, on: { click: () => actions.resume(own.get(card).limiter) } }, "Resume…");
-  const card = h(
-    "article",
-    { class: "card", "data-limiter": limiter.name, "aria-label": limiter.name },
-    h("header", {}, h("h3", {}, limiter.name), part("span", "rate", { class: "rate" })),
-    h("div", { class: "tags", "data-field": "tags" }),
-    h("div", { class: "level" }, meter, h("p", {}, part("span", "level"), part("span", "next", { class: "muted" }))),
-    h("dl", { class: "figures" }, figure("promised", "Slots ahead"), figure("last_slot", "Last slot in"), figure("waiting", "Waiting")),
-    chart.svg,
-    h("p", { class: "banner", "data-field": "pause" }, part("span", "pause-text"), resume),
-    part("p", "working", { class: "banner" }),
-    h("p", { class: "banner info", "data-field": "override" }, part("span", "override-text"), end),
-    part("p", "error", { class: "banner bad" }),
-    h("div", { class: "actions" },
+  const call = (action) => () => action(own.get(row).limiter);
+  const figure = (name, label) => h("div", { class: name }, h("dt", {}, label), part("dd", name));
+  const button = (name, text, action) => h("button", { type: "button", "data-action": name, "aria-label": `${text} (${limiter.name})`, on: { click: call(action) } }, `${text}…`);
+  const note = (name, title, kind, ...more) => h("p", { class: `note ${kind}`, "data-field": name }, h("strong", {}, title), part("span", `${name}-what`), h("span", {}, word("until"), " ", part("span", `${name}-until`)), h("span", { class: "why" }, word("why"), " ", part("span", `${name}-why`)), ...more);
+  const rates = h("ul", { class: "rates", "data-field": "level" });
+  const chart = line(110, LEAST);
+  const row = h(
+    "li",
+    { class: "row", "data-limiter": limiter.name },
+    h("div", { class: "who" }, h("h3", {}, limiter.name), h("div", { class: "tags", "data-field": "tags" })),
+    rates,
+    h("dl", { class: "figures" }, figure("waiting", "Waiting"), figure("promised", "Slots ahead"), figure("last_slot", "Last slot in")),
+    h("div", { class: "spark" }, chart.svg),
+    menu(limiter.name, [
       button("pause", "Pause", actions.pause),
-      button("observe", "Observe", actions.observe),
-      button("rate", "Rate", actions.rate),
+      button("observe", "Only observe", actions.observe),
+      button("rate", "Set another rate", actions.rate),
       button("reset", "Reset", actions.reset),
-      limiter.key ? button("keys", "Keys", actions.keys) : null),
+      limiter.key ? button("keys", "List the keys", actions.keys) : null,
+    ]),
+    h("div", { class: "notes" },
+      note("pause", "Paused", "held", button("resume", "Resume", actions.resume)),
+      note("working", "Lowered", "held"),
+      note("override", "Override", "info", button("end", "End it", actions.endOverride)),
+      note("closed", "Closed", "bad"),
+      part("p", "error", { class: "note bad" })),
   );
-  own.set(card, { limiter, chart, bar, meter, history: [] });
-  return card;
+  const draw_rates = list(rates, (rate) => rate.number, (rate) => make_rate(limiter, rate), update_rate);
+  own.set(row, { limiter, chart, draw_rates, history: [] });
+  return row;
 }
 
+// === its rates
+
+/** The rates of a limiter, each with its level if there is one for all. */
+function rates_of(limiter) {
+  const all = limiter.levels ?? [limiter.rate ?? `${limiter.limit} at a time`].flat().map((rate) => ({ ...limiter, rate }));
+  return all.map((rate, number) => ({ ...rate, number, key: limiter.key, is_lease: limiter.lease_ms != null, closed: Math.max(limiter.paused_ms ?? 0, limiter.closed_ms ?? 0) }));
+}
+
+function make_rate(limiter, rate) {
+  const meter = h("div", { class: "bar", role: "meter", "aria-label": `free permits of ${limiter.name}, ${rate.rate}`, "aria-valuemin": "0" }, h("span"));
+  return h("li", {}, h("span", { class: "written" }, part("span", "rate"), part("span", "works", { class: "works" })), meter, h("span", { class: "free" }, part("span", "free"), h("span", { class: "label" }, " free")), h("span", { class: "next" }, h("span", { class: "label" }, "next slot "), part("span", "next")));
+}
+
+function update_rate(node, { rate, working_rate: works, level, limit, next_slot_ms, key, is_lease, closed }) {
+  show(field(node, "rate"), rate);
+  show(field(node, "works"), works == null ? "" : `works at ${works}`, works);
+  const meter = node.querySelector(".bar");
+  toggle(meter, "none", level == null);
+  const part = level != null && limit > 0 ? Math.max(0, Math.min(1, level / limit)) : 0;
+  meter.firstChild.style.width = `${part * 100}%`;
+  meter.setAttribute("aria-valuemax", limit ?? 0);
+  meter.setAttribute("aria-valuenow", Math.max(0, Math.min(limit ?? 0, level ?? 0)));
+  toggle(meter, "low", part < 0.2);
+  const free = level == null ? (key ? "for each key" : "not known") : `${count(level)} of ${count(limit)}`;
+  show(field(node, "free"), free, level);
+  hide(node.querySelector(".free .label"), level == null);
+  // A pause by an operator is not in the level.
+  const next = closed ? Math.max(closed, next_slot_ms ?? 0) : next_slot_ms;
+  // The time until a concurrency permit is free is not known.
+  const known = level != null && next != null && !(is_lease && level <= 0 && !closed);
+  show(field(node, "next"), !known ? "–" : next > 0 && (closed || !is_lease) ? `in ${span(next)}` : "now", next);
+}
+
+// === the row
+
 function tags(limiter) {
-  const kind = limiter.mode === "enforce" ? "" : limiter.mode === "observe" ? "info" : "held";
   const all = [[limiter.algorithm.replaceAll("_", " "), ""]];
-  if (limiter.mode !== "enforce") all.push([limiter.mode, kind]);
+  if (limiter.mode !== "enforce") all.push([limiter.mode === "observe" ? "only observes" : limiter.mode, limiter.mode === "observe" ? "info" : "held"]);
   if (limiter.key) all.push([`for each ${limiter.key}`, ""]);
   if (limiter.scope !== "cluster") all.push([limiter.scope, ""]);
   if (limiter.auto) all.push(["learns", "info"]);
@@ -53,78 +99,109 @@ function tags(limiter) {
   return all;
 }
 
-function update(card, limiter) {
-  const state = own.get(card);
-  state.limiter = limiter;
-  const set = (name, text, value) => show(field(card, name), text, value);
-  const rate = [limiter.rate ?? `${limiter.limit} at a time`].flat().join(", ");
-  set("rate", rate);
+function update(row, limiter) {
+  const state = own.get(row);
+  draw_waiting(row, state, limiter.waiting);
+  // Most of 200 limiters are idle.
+  const known = JSON.stringify([limiter, actions.mayChange()]);
+  if (state.known === known) return;
+  Object.assign(state, { limiter, known });
+  const set = (name, text, value = text) => show(field(row, name), text, value);
   const named = tags(limiter);
-  const place = field(card, "tags");
+  const place = field(row, "tags");
   const text = JSON.stringify(named);
   if (place.dataset.value !== text) {
     place.dataset.value = text;
     place.replaceChildren(...named.map(([name, kind]) => h("span", { class: `tag ${kind}` }, name)));
   }
-  const { level, limit } = limiter;
-  hide(card.querySelector(".level"), level == null);
-  if (level != null) {
-    const part = limit > 0 ? Math.max(0, Math.min(1, level / limit)) : 0;
-    state.bar.style.width = `${part * 100}%`;
-    state.meter.setAttribute("aria-valuemax", limit);
-    state.meter.setAttribute("aria-valuenow", Math.max(0, Math.min(limit, level)));
-    toggle(state.meter, "low", part < 0.2);
-    set("level", `${count(level)} of ${count(limit)} free`, level);
-    // The time until a concurrency permit is free is not known.
-    set("next", limiter.next_slot_ms > 0 && !limiter.lease_ms ? `next in ${span(limiter.next_slot_ms)}` : "", limiter.next_slot_ms);
-  }
+  const rates = rates_of(limiter);
+  field(row, "level").dataset.value = limiter.level ?? "";
+  state.draw_rates(rates);
   set("promised", count(limiter.promised), limiter.promised);
   set("last_slot", span(limiter.last_slot_ms), limiter.last_slot_ms);
   set("waiting", count(limiter.waiting), limiter.waiting);
-  pauseAndOverride(card, limiter, set);
-  const works = limiter.working_rate != null;
-  hide(field(card, "working"), !works);
-  if (works) set("working", `Works at ${limiter.working_rate} from ${clock(limiter.working_since)}: ${limiter.working_reason}`, limiter.working_rate_per_second);
-  set("error", limiter.error ?? (limiter.closed_ms == null ? "" : `closed for ${span(limiter.closed_ms)}: ${limiter.closed_reason}`));
-  hide(field(card, "error"), field(card, "error").textContent === "");
-  toggle(card, "failed", limiter.error != null);
-  state.history.push(limiter.waiting);
-  if (state.history.length > KEPT) state.history.shift();
-  const most = Math.max(...state.history);
-  hide(state.chart.svg, most === 0);
-  if (most) state.chart.draw(state.history, `waiting requests in the last two minutes: at most ${most}, now ${limiter.waiting}`);
-  for (const button of card.querySelectorAll("[data-action]")) {
+  update_notes(row, limiter, rates, set);
+  for (const button of row.querySelectorAll("[data-action]")) {
     const isFree = button.dataset.action === "keys" || actions.mayChange();
     button.disabled = !isFree;
     button.title = isFree ? "" : actions.whyNot();
   }
-  hide(card.querySelector('[data-action="reset"]'), limiter.key != null);
-  hide(card.querySelector('[data-action="rate"]'), limiter.rate == null);
+  set("why-not", actions.mayChange() ? "" : `${actions.whyNot()}.`);
+  hide(row.querySelector('[data-action="reset"]'), limiter.key != null);
+  hide(row.querySelector('[data-action="rate"]'), limiter.rate == null);
 }
 
-function pauseAndOverride(card, limiter, set) {
-  const isPaused = limiter.paused_ms != null;
-  toggle(card, "paused", isPaused);
-  hide(field(card, "pause"), !isPaused);
-  if (isPaused) set("pause-text", `Paused for ${span(limiter.paused_ms)}, until ${clock(limiter.paused_until)}: ${limiter.pause_reason}`, limiter.pause_reason);
-  hide(card.querySelector('[data-action="resume"]'), !isPaused || (limiter.key != null && !limiter.override?.pause));
-  const { override } = limiter;
-  // A pause by an operator has its own banner.
-  const shown = override && (override.rate || override.mode);
-  hide(field(card, "override"), !shown);
-  if (shown) {
-    const what = [override.rate && `rate ${[override.rate].flat().join(", ")}`, override.mode && `mode ${override.mode}`].filter(Boolean).join(", ");
-    set("override-text", `${what}, ${span(override.left_ms)} left, by ${override.by}: ${override.reason}`, override.reason);
-  }
+function draw_waiting(row, { history, chart }, waiting) {
+  history.push(waiting);
+  if (history.length > KEPT) history.shift();
+  const most = Math.max(...history);
+  toggle(row, "idle", most === 0);
+  if (most) chart.draw(history, `waiting requests in the last two minutes: at most ${most}, now ${waiting}`);
 }
+
+function update_notes(row, limiter, rates, set) {
+  const { override } = limiter;
+  const note = (name, is, what, until, why) => {
+    hide(field(row, name), !is);
+    if (is) [["what", what()], ["until", until()], ["why", why()]].forEach(([own, text]) => set(`${name}-${own}`, text));
+  };
+  const isPaused = limiter.paused_ms != null;
+  note("pause", isPaused, () => (limiter.key && !override?.pause ? "for a key" : ""), () => until(limiter.paused_ms, limiter.paused_until), () => limiter.pause_reason);
+  hide(row.querySelector('[data-action="resume"]'), limiter.key != null && !override?.pause);
+  const lowered = rates.filter((rate) => rate.working_rate != null);
+  const first = lowered[0]?.working_since ? lowered[0] : limiter;
+  note("working", lowered.length > 0, () => `to ${lowered.map((rate) => `${rate.working_rate} instead of ${rate.rate}`).join(" and ")}, from ${clock(first.working_since)}`, () => `it has climbed back to ${lowered.map((rate) => rate.rate).join(" and ")} by itself`, () => first.working_reason);
+  // A pause by an operator has its own note.
+  const changed = override && (override.rate || override.mode);
+  note("override", Boolean(changed), () => [override.rate && `rate ${[override.rate].flat().join(", ")}`, override.mode && `mode ${override.mode}`, override.applied === false && `not in force: ${override.why}`].filter(Boolean).join(", "), () => until(override.left_ms, override.until), () => `${override.reason}, by ${override.by}`);
+  note("closed", limiter.closed_ms != null, () => "", () => until(limiter.closed_ms, limiter.closed_until), () => limiter.closed_reason);
+  set("error", limiter.error ?? "");
+  hide(field(row, "error"), !limiter.error);
+  toggle(row, "paused", isPaused);
+  toggle(row, "lowered", lowered.length > 0);
+  toggle(row, "failed", limiter.error != null || limiter.closed_ms != null);
+}
+
+// === their order, and which are shown
+
+/** 0 for what grants nothing, 1 for what grants less or other than the file says, 2 for the rest. */
+function urgency(limiter) {
+  if (limiter.paused_ms != null || limiter.closed_ms != null || limiter.error) return 0;
+  return limiter.working_rate != null || limiter.override ? 1 : 2;
+}
+
+function sort(limiters) {
+  const before = places;
+  const now = Date.now();
+  // A row that moves would close the menu that is open on it.
+  const isStill = document.querySelector(".menu:popover-open") != null;
+  places = new Map(limiters.map((limiter) => {
+    const [kept, rank] = [before.get(limiter.name), urgency(limiter)];
+    return [limiter.name, kept && (isStill || (rank > kept.rank && now - kept.at < STAYS)) ? kept : { rank, at: now }];
+  }));
+  return limiters.toSorted((a, b) => places.get(a.name).rank - places.get(b.name).rank);
+}
+
+const SHOWN = {
+  "": () => true,
+  lowered: (limiter) => urgency(limiter) < 2,
+  waiting: (limiter) => limiter.waiting > 0 || limiter.promised > 0,
+  used: (limiter) => limiter.level != null && limiter.level <= 0,
+  override: (limiter) => limiter.override != null,
+};
 
 export function draw(picture) {
-  const wanted = byId("filter").value.trim().toLowerCase();
-  const all = picture.limiters.filter((limiter) => limiter.name.toLowerCase().includes(wanted));
-  cards(all);
-  const rest = picture.limiters_total - picture.limiters.length;
-  const note = rest > 0 ? `${picture.limiters.length} of ${picture.limiters_total}, those that hold requests first` : many(picture.limiters_total, "limiter");
-  show(document.querySelector('[data-field="limiters-note"]'), note, picture.limiters_total);
-  hide(document.querySelector(".filter"), picture.limiters.length < 9 && !wanted);
-  hide(document.querySelector("#limiters .empty"), picture.limiters_total > 0);
+  const { limiters, limiters_total: total } = picture;
+  const words = byId("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const text = (limiter) => [limiter.name, limiter.algorithm, limiter.key, limiter.mode, limiter.rate].flat().join(" ").toLowerCase();
+  const is_shown = SHOWN[byId("filter-state").value];
+  const all = sort(limiters).filter((limiter) => is_shown(limiter) && words.every((word) => text(limiter).includes(word)));
+  rows(all);
+  const isFiltered = all.length < limiters.length;
+  const known = total > limiters.length ? `${limiters.length} of ${total}, those that hold requests first` : many(total, "limiter");
+  show(document.querySelector('[data-field="limiters-note"]'), isFiltered ? `${all.length} shown of ${known}` : known, total);
+  hide(document.querySelector("#limiters .filters"), limiters.length < 9 && !isFiltered);
+  hide(document.querySelector("#limiters .rows"), all.length === 0);
+  hide(byId("no-limiter"), total > 0);
+  hide(byId("no-match"), all.length > 0 || total === 0);
 }

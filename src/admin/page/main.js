@@ -2,7 +2,7 @@
 
 import { call, follow, token } from "./client.js";
 import { byId, field, hide, show, toggle } from "./dom.js";
-import { count } from "./format.js";
+import { clock, count } from "./format.js";
 import * as actions from "./actions.js";
 import * as config from "./config.js";
 import * as keys from "./keys.js";
@@ -12,9 +12,10 @@ import * as routes from "./routes.js";
 import * as store from "./store.js";
 import * as summary from "./summary.js";
 import * as tenants from "./tenants.js";
+import * as timeline from "./timeline.js";
 import * as upstreams from "./upstreams.js";
 
-const panels = [limiters, routes, upstreams, keys, tenants, store, requests, config];
+const panels = [limiters, routes, timeline, upstreams, keys, tenants, store, requests, config];
 let following = new AbortController();
 let latest = null;
 let last = 0;
@@ -28,15 +29,17 @@ function draw(picture) {
   for (const panel of panels) panel.draw(picture);
   actions.drawLimiting(picture);
   const away = picture.store.up === false;
-  const error = picture.config.error;
-  notice(
-    away ? `The store is away: ${picture.store.why ?? "it does not answer"}. Limiters decide by their on_failure.`
-      : error ? "The last reload failed, and the configuration before it stays in use. The mistakes are listed below." : "",
-    away,
-  );
+  const told = [
+    away && `The store is away: ${picture.store.why ?? "it does not answer"}. Limiters decide by their on_failure.`,
+    picture.config.error && "The last reload failed, and the configuration before it stays in use. The mistakes are listed below.",
+    !picture.limiting && off(picture.limiting_override),
+  ];
+  notice(told.filter(Boolean).join(" "), away);
   // The instant of the picture that the page shows.
   document.documentElement.dataset.at = picture.at;
 }
+
+const off = (override) => `Limiting is off, and no limiter holds or refuses anything${override ? `, until ${clock(override.until)}; why: ${override.reason}` : "; why: the file says so"}.`;
 
 function connection(state, text) {
   const node = document.querySelector(".state");
@@ -83,19 +86,22 @@ function start() {
 const THEMES = ["auto", "light", "dark"];
 function theme(name) {
   document.documentElement.dataset.theme = name;
-  const button = byId("theme");
-  button.textContent = name[0].toUpperCase() + name.slice(1);
-  button.title = `Colours: ${name === "auto" ? "as the system" : name}`;
+  byId("theme").value = name;
   localStorage.setItem("paceway-theme", name);
 }
 theme(THEMES.find((name) => name === localStorage.getItem("paceway-theme")) ?? "auto");
-byId("theme").addEventListener("click", () => theme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % 3]));
+byId("theme").addEventListener("input", () => theme(byId("theme").value));
 byId("access").addEventListener("click", () => {
   if (!token.get()) return actions.askToken(start);
   token.set("");
   start();
 });
-byId("filter").addEventListener("input", () => latest && limiters.draw(latest));
+for (const id of ["filter", "filter-state"]) byId(id).addEventListener("input", () => latest && limiters.draw(latest));
+byId("show-all").addEventListener("click", () => {
+  for (const id of ["filter", "filter-state"]) byId(id).value = "";
+  byId("filter").focus();
+  limiters.draw(latest);
+});
 byId("limiting").addEventListener("click", () => latest && actions.limiting(latest));
 byId("reload").addEventListener("click", actions.reload);
 

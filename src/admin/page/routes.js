@@ -5,7 +5,7 @@ import { byId, field, h, list, part, show } from "./dom.js";
 import { count, many, rate, span } from "./format.js";
 import { series } from "./series.js";
 
-const history = series("/routes", "routes");
+export const history = series("/routes", "routes");
 const rows = list(byId("route-rows"), (route) => route.name, make, update);
 const charts = new WeakMap();
 
@@ -41,9 +41,9 @@ function update(row, route) {
   own.drawn = row.closest("table").dataset.tick;
   const passed = points.requests.map((all, i) => Math.max(0, all - points.waited[i] - points.refused[i]));
   const { requests, waited, refused } = route.last_15_min;
-  own.requests.draw([passed, points.waited, points.refused], `${many(requests, "request")} in 15 minutes, ${count(waited)} of them waited, ${count(refused)} were refused`);
+  own.requests.draw([passed, points.waited, points.refused], `${many(requests, "request")}, ${count(waited)} of them waited, ${count(refused)} were refused`);
   const most = (values) => span(Math.max(0, ...values));
-  own.waits.draw(points.p99_ms, `waits in 15 minutes: the 99th percentile at most ${most(points.p99_ms)}, the median at most ${most(points.p50_ms)}`, points.p50_ms);
+  own.waits.draw(points.p99_ms, `waits: the 99th percentile at most ${most(points.p99_ms)}, the median at most ${most(points.p50_ms)}`, points.p50_ms);
 }
 
 export function draw(picture) {

@@ -43,7 +43,7 @@ function update(row, upstream) {
   own.drawn = row.closest("table").dataset.tick;
   const good = points.answers.map((all, i) => Math.max(0, all - points.status_429[i] - points.status_5xx[i]));
   const { answers, status_429, status_5xx } = upstream.last_15_min;
-  own.answers.draw([good, points.status_429, points.status_5xx], `${many(answers, "answer")} in 15 minutes, ${count(status_429)} with status 429, ${count(status_5xx)} with 5xx`);
+  own.answers.draw([good, points.status_429, points.status_5xx], `${many(answers, "answer")}, ${count(status_429)} with status 429, ${count(status_5xx)} with 5xx`);
 }
 
 const KINDS = { up: "good", ejected: "bad", down: "bad" };

@@ -1,8 +1,8 @@
 //! The keys at the top of the file.
 
 use super::{
-    ACCESS_LOG, ADMIN, CLIENT, DESCRIPTOR, LEVEL, LIMITER, LIMITS, LIMITS_FROM, LOG, PATHS, ROUTE,
-    SERVICES, STORE, TLS, TRACING, UPSTREAM,
+    ACCESS_LOG, ADMIN, CLIENT, DESCRIPTOR, FORWARD, LEVEL, LIMITER, LIMITS, LIMITS_FROM, LOG,
+    PATHS, ROUTE, SERVICES, STORE, TLS, TRACING, UPSTREAM,
     kind::Kind,
     spec::{
         CLIENTS, DAY, Keys, RETRIES, choice, duration, elsewhere, key, list, map, meant, number,
@@ -23,6 +23,8 @@ pub(in crate::config) const ROOT: Keys = Keys {
                 addresses may change anything. It may not be the address of `listen`"),
         section("services", &SERVICES, "[map](#services)")
             .says("addresses at which other proxies use the limiters"),
+        section("forward", &FORWARD, "[map](#forward)")
+            .says("a proxy for programs that cannot change the URL that they call, see [forward.md](forward.md)"),
         list("descriptors", 0..=1_000, &Kind::Section(&DESCRIPTOR)).written("list of [descriptors](#descriptors)")
             .says("the limiters of the requests that Envoy describes to `services.envoy_rate_limit`"),
         number("workers", 1..=1024).otherwise("one per core")
@@ -92,6 +94,7 @@ pub(in crate::config) const ROOT: Keys = Keys {
         meant("url backend", "upstream"),
         meant("backends clusters", "upstreams"),
         meant("service", "services"),
+        meant("proxy forward_proxy connect", "forward"),
         meant("redis", "store"),
         meant("ssl https certificates", "tls"),
         meant("real_ip set_real_ip_from", "trusted_proxies"),

@@ -41,6 +41,9 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
             .says("the gateway speaks HTTP/2 to the upstream, which gRPC needs: with https by ALPN, and HTTP/1.1 where \
                 the upstream does not choose HTTP/2; with http by prior knowledge. Such an upstream gets [no \
                 upgrades](http.md#websockets-and-other-upgrades)"),
+        key("via", Kind::Url)
+            .says("the HTTP proxy through which it is reached (CONNECT, also for `http://`): `http://HOST:PORT`, or \
+                `http://USER:PASSWORD@HOST:PORT`, see [forward.md](forward.md#through-another-proxy)"),
         section("health", &HEALTH, "[checks](#health)")
             .says("requests of the gateway's own by which it learns which addresses work; they pass no limiter"),
         key("ca", Kind::File).otherwise("the system's")
@@ -71,6 +74,7 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
         meant("keepalive_timeout", "idle_timeout"),
         meant("keepalive max_idle", "pool_size"),
         meant("h2 grpc", "http2"),
+        meant("proxy https_proxy http_proxy", "via"),
         meant("ca_file cacert", "ca"),
         meant("certificate", "client_cert"),
         meant("health_check healthcheck", "health"),

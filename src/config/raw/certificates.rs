@@ -97,7 +97,7 @@ impl ConfigReader {
     }
 
     /// Reads `cert` and `key` of a section, both of which it must have.
-    fn pair(&mut self, section: &ConfigSection<'_>) -> Option<KeyPair> {
+    pub(super) fn pair(&mut self, section: &ConfigSection<'_>) -> Option<KeyPair> {
         let mut file = |key: &str| {
             let field = self.required(section, key, &format!(", as in `{key}: {key}.pem`"))?;
             let file = self.file(&field)?;

@@ -28,10 +28,10 @@ impl ConfigReader {
         let YamlValue::Map(entries) = &field.node.value else { return };
         let is_quota = |value: &YamlValue| match value {
             YamlValue::Scalar(scalar) => unit::rate(&scalar.text).is_ok(),
-            YamlValue::Map(entries) => entries.iter().any(|(key, _)| LIMITER.has(&key.name)),
+            YamlValue::Map(entries) => entries.iter().any(|own| LIMITER.has(&own.key.name)),
             YamlValue::List(_) | YamlValue::Broken => false,
         };
-        if entries.iter().any(|(_, node)| is_quota(&node.value)) {
+        if entries.iter().any(|own| is_quota(&own.node.value)) {
             self.note_at(&field, "holds quotas, which belong under `limiters`; did you mean that?");
             root.meant.push(("limiters", field.node));
         }

@@ -11,7 +11,7 @@ use crate::{
         reader::{ConfigReader, ConfigSection, Field},
         services::{DescriptorRule, Services},
         settings::Route,
-        yaml::YamlValue,
+        yaml::{YamlEntry, YamlValue},
     },
     key::Template,
     path::PathRule,
@@ -107,7 +107,7 @@ impl ConfigReader {
             return None;
         }
         let mut pairs = Vec::new();
-        for (key, node) in section.entries {
+        for YamlEntry { key, node } in section.entries {
             let YamlValue::Scalar(scalar) = &node.value else {
                 let path = format!("{}.{}", field.path, key.name);
                 self.note(node.place, &path, "must be a single value");

@@ -4,7 +4,7 @@ use crate::{
     config::{
         keys::EDITS,
         reader::{ConfigReader, ConfigSection, Field, join},
-        yaml::{Key, YamlNode, YamlValue},
+        yaml::{Key, YamlEntry, YamlValue},
     },
     upstream::{
         Target,
@@ -81,7 +81,7 @@ impl ConfigReader {
         let section = self.section_or_empty(section, key);
         let set = self.values(&section, "set");
         let add = self.values(&section, "add");
-        let remove = self.removed(&section, &set);
+        let remove = self.removed(&section, |name| set.iter().any(|(set, _)| set == name));
         let replace = self.replaced(&section, targets);
         if let Some(field) = section.get("replace") {
             let is_moot = |name: &&HeaderName| {
@@ -110,7 +110,7 @@ impl ConfigReader {
         }
         let Some(section) = self.map(&field) else { return Vec::new() };
         let mut all: Vec<(HeaderName, Replacement)> = Vec::new();
-        for (named, node) in section.entries {
+        for YamlEntry { key: named, node } in section.entries {
             let path = join(&section.path, &named.name);
             let Some(name) = self.header_name(named, &path) else { continue };
             if all.iter().any(|(known, _)| *known == name) {
@@ -149,13 +149,13 @@ impl ConfigReader {
         &mut self,
         name: &HeaderName,
         field: &Field<'_>,
-        entries: &[(Key, YamlNode)],
+        entries: &[YamlEntry],
     ) -> Replacement {
         if entries.is_empty() {
             self.note_at(field, "is empty; it needs a beginning and what replaces it");
         }
         let mut prefixes = Vec::new();
-        for (key, node) in entries {
+        for YamlEntry { key, node } in entries {
             let field = Field { path: join(&field.path, &key.name), node };
             if key.name.is_empty() || key.name.len() > MAX_VALUE {
                 self.note(key.place, &field.path, "a beginning has 1 to 8192 characters");
@@ -175,7 +175,7 @@ impl ConfigReader {
         }
         let Some(section) = self.map(&field) else { return Vec::new() };
         let (mut names, mut values) = (Vec::new(), Vec::new());
-        for (named, node) in section.entries {
+        for YamlEntry { key: named, node } in section.entries {
             let path = join(&section.path, &named.name);
             let Some(name) = self.header_name(named, &path) else { continue };
             if names.contains(&name) {
@@ -250,11 +250,11 @@ impl ConfigReader {
     fn removed(
         &mut self,
         section: &ConfigSection<'_>,
-        set: &[(HeaderName, HeaderValue)],
+        is_set: impl Fn(&HeaderName) -> bool,
     ) -> Vec<HeaderName> {
         self.read_list(section, "remove", |reader, item| {
             let name = reader.scalar(item, name)?;
-            if set.iter().any(|(set, _)| *set == name) {
+            if is_set(&name) {
                 let reason =
                     format!("`{name}` is removed and set; `set` alone replaces what was there");
                 reader.note_at(item, reason);

@@ -29,7 +29,7 @@ impl ConfigReader {
         self.has_others |= !matches!(field.node.value, YamlValue::Map(_));
         if let YamlValue::List(items) = &field.node.value {
             let cure = match items.first().map(|item| &item.value) {
-                Some(YamlValue::Map(keys)) if keys.iter().any(|(key, _)| key.name == "name") => {
+                Some(YamlValue::Map(keys)) if keys.iter().any(|own| own.key.name == "name") => {
                     "write `NAME:` in place of `- name: NAME`"
                 }
                 _ => "take the `-` before them away",
@@ -39,7 +39,7 @@ impl ConfigReader {
         }
         let Some(section) = self.map(&field) else { return Vec::new() };
         let named = section.entries.iter();
-        named.map(|(key, node)| self.limiter(&section.path, key, node, store)).collect()
+        named.map(|own| self.limiter(&section.path, &own.key, &own.node, store)).collect()
     }
 
     fn limiter(

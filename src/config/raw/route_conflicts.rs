@@ -4,7 +4,7 @@ use crate::{
     config::{
         reader::{ConfigReader, Field},
         settings::Route,
-        yaml::YamlValue,
+        yaml::{YamlEntry, YamlValue},
     },
     path::{PathTemplate, Paths, Relation, TemplateSegment},
 };
@@ -170,7 +170,7 @@ impl KnownTemplates {
 /// secret.
 fn is_written(route: &Field<'_>, name: &str) -> bool {
     let YamlValue::Map(entries) = &route.node.value else { return false };
-    entries.iter().any(|(key, node)| match &node.value {
+    entries.iter().any(|YamlEntry { key, node }| match &node.value {
         YamlValue::Scalar(scalar) => {
             matches!(&*key.name, "name" | "suffix" | "path") && scalar.written == name
         }

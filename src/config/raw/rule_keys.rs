@@ -9,7 +9,7 @@ use crate::{
     config::{
         keys::{Choice, LIMITER, RuleKind},
         reader::{ConfigReader, ConfigSection, Field},
-        yaml::YamlValue,
+        yaml::{YamlEntry, YamlValue},
     },
 };
 
@@ -79,18 +79,18 @@ impl ConfigReader {
 /// Whether the limiter in `field` may have a key, as far as its algorithm is known.
 pub(super) fn uses(field: &Field<'_>, key: &str) -> bool {
     let kind = match &field.node.value {
-        YamlValue::Map(entries) => entries.iter().find(|(key, _)| key.name == "algorithm"),
+        YamlValue::Map(entries) => entries.iter().find(|own| own.key.name == "algorithm"),
         _ => None,
     };
     let kind = match kind {
-        Some((_, node)) => match &node.value {
+        Some(own) => match &own.node.value {
             YamlValue::Scalar(scalar) => RuleKind::parse(&scalar.text).ok(),
             _ => None,
         },
         None => Some(RuleKind::TokenBucket),
     };
     let learns = match &field.node.value {
-        YamlValue::Map(entries) => entries.iter().any(|(key, node)| {
+        YamlValue::Map(entries) => entries.iter().any(|YamlEntry { key, node }| {
             let rate = Field { path: String::new(), node };
             key.name == "rate" && is_auto(&rate)
         }),

@@ -8,6 +8,7 @@ use http::StatusCode;
 use std::net::SocketAddr;
 
 /// The address of a listener, and the key that says it.
+#[derive(Clone, Copy)]
 pub(super) struct TakenAddress {
     pub(super) key: &'static str,
     pub(super) address: SocketAddr,

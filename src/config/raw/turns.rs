@@ -9,7 +9,7 @@ use crate::{
         reader::{ConfigReader, ConfigSection, Field, join},
         settings::Route,
         value::Value,
-        yaml::YamlValue,
+        yaml::{YamlEntry, YamlValue},
     },
     key::Template,
     suggest::suggest,
@@ -44,7 +44,7 @@ impl ConfigReader {
         }
         // A name that is a credential is quoted by no message.
         let is_secret = by.is_some_and(Template::is_secret);
-        for (key, node) in section.entries {
+        for YamlEntry { key, node } in section.entries {
             let name = if is_secret { "***" } else { &key.name };
             let item = Field { path: join(&section.path, name), node };
             let Some(weight) = self.scalar(&item, |text| i64::read(text, of)) else { continue };

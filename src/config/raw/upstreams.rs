@@ -9,11 +9,11 @@ use crate::{
         reader::{ConfigReader, ConfigSection, Field, join},
         settings::Upstream,
         unit,
-        yaml::{self, YamlNode, YamlValue},
+        yaml::{self, YamlEntry, YamlNode, YamlValue},
     },
     key::{Cost, Reserve, ReservedCost, TrueCost, fixed_cost},
     throttle::Condition,
-    upstream::{HealthCheck, Target, Timeouts, headers::Edits},
+    upstream::{HealthCheck, Target, Timeouts, Via, headers::Edits},
 };
 use http::{HeaderValue, header::ACCEPT_ENCODING, uri::PathAndQuery};
 
@@ -48,7 +48,9 @@ impl ConfigReader {
                     self.note_at(&long, "names no upstream");
                 }
                 let named = section.entries.iter();
-                named.map(|(key, node)| self.upstream(&section.path, key, node, limiters)).collect()
+                named
+                    .map(|own| self.upstream(&section.path, &own.key, &own.node, limiters))
+                    .collect()
             }
             (Some(_), Some(long)) => {
                 let reason = "cannot be combined with `upstream`, its short form; keep one of them";
@@ -103,6 +105,7 @@ impl ConfigReader {
             pool_size: self.read_or_default(section, "pool_size"),
             http2: self.read_or_default(section, "http2"),
             health: self.health(section),
+            via: self.via(section),
             preserve_host: self.read_or_default(section, "preserve_host"),
             forwarded: self.read_or_default(section, "forwarded"),
             headers: self.header_rules(section, &targets),
@@ -116,6 +119,28 @@ impl ConfigReader {
             refuse_compression(&mut upstream.headers.request);
         }
         upstream
+    }
+
+    /// Reads `via`. The URL may hold a password, so no message quotes it.
+    fn via(&mut self, section: &ConfigSection<'_>) -> Option<Via> {
+        let field = section.get("via")?;
+        let Some(scalar) = field.scalar() else {
+            self.note_at(&field, "must be a single value, as in `via: http://proxy.corp:3128`");
+            return None;
+        };
+        match scalar.read(Via::parse) {
+            Ok(via) => {
+                if via.has_credentials() && !scalar.is_from_outside() {
+                    self.clear_secrets.push(field.path);
+                }
+                Some(via)
+            }
+            Err(reason) => {
+                let reason = scalar.said(&field.path, &reason);
+                self.note_at(&field, format!("is not the URL of a proxy: {reason}"));
+                None
+            }
+        }
     }
 
     /// Reads `health`.
@@ -230,7 +255,7 @@ impl ConfigReader {
         let YamlValue::Map(entries) = &item.node.value else {
             return Some((self.limiter_named(item, limiters, is_no_rate)?, Cost::ONE));
         };
-        if let [(key, node)] = &**entries
+        if let [YamlEntry { key, node }] = &**entries
             && limiters.iter().any(|limiter| limiter.name == key.name)
             && !CHARGE.has(&key.name)
         {
@@ -266,7 +291,7 @@ impl ConfigReader {
         // `{header.x-cost}` without quotes is a map, too.
         let is_reserved = match &field.node.value {
             YamlValue::Map(entries) => {
-                !matches!(&**entries, [(key, node)] if node.is_null() && !RESERVED_COST.has(&key.name))
+                !matches!(&**entries, [YamlEntry { key, node }] if node.is_null() && !RESERVED_COST.has(&key.name))
             }
             _ => false,
         };

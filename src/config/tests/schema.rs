@@ -57,7 +57,7 @@ fn json(node: &yaml::YamlNode) -> serde_json::Value {
         }
         yaml::YamlValue::List(items) => items.iter().map(json).collect(),
         yaml::YamlValue::Map(entries) => {
-            entries.iter().map(|(key, node)| (key.name.clone(), json(node))).collect()
+            entries.iter().map(|own| (own.key.name.clone(), json(&own.node))).collect()
         }
     }
 }

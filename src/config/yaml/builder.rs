@@ -1,7 +1,7 @@
 //! Builds the tree from the events of the parser, with bounds on its size and depth.
 
 use super::{
-    tree::{Key, Scalar, YamlNode, YamlValue, size},
+    tree::{Key, Scalar, YamlEntry, YamlNode, YamlValue, size},
     variables::{Outside, fill, part_of_a_request},
 };
 use crate::config::{
@@ -155,8 +155,8 @@ impl<'t> Builder<'_, 't> {
         }
     }
 
-    fn map(&mut self, depth: usize) -> Result<Vec<(Key, YamlNode)>, Mistake> {
-        let mut entries: Vec<(Key, YamlNode)> = Vec::new();
+    fn map(&mut self, depth: usize) -> Result<Vec<YamlEntry>, Mistake> {
+        let mut entries: Vec<YamlEntry> = Vec::new();
         // The keys of these maps are added at the end, so that none of them is reported as missing.
         let mut merged = Vec::new();
         loop {
@@ -181,13 +181,13 @@ impl<'t> Builder<'_, 't> {
                 merged.push(node);
                 continue;
             }
-            match entries.iter().find(|(earlier, _)| earlier.name == key.name) {
-                Some((earlier, _)) => self.mistakes.push(Mistake::new(
+            match entries.iter().find(|earlier| earlier.key.name == key.name) {
+                Some(earlier) => self.mistakes.push(Mistake::new(
                     key.place,
                     &path,
-                    format!("written twice; line {} has it already", earlier.place.line),
+                    format!("written twice; line {} has it already", earlier.key.place.line),
                 )),
-                None => entries.push((key, node)),
+                None => entries.push(YamlEntry { key, node }),
             }
         }
     }
@@ -222,13 +222,13 @@ impl<'t> Builder<'_, 't> {
     }
 }
 
-fn merge(entries: &mut Vec<(Key, YamlNode)>, merged: Vec<YamlNode>) {
+fn merge(entries: &mut Vec<YamlEntry>, merged: Vec<YamlNode>) {
     for node in merged {
         match node.value {
             YamlValue::Map(more) => {
-                for (key, node) in more {
-                    if !entries.iter().any(|(own, _)| own.name == key.name) {
-                        entries.push((key, node));
+                for entry in more {
+                    if !entries.iter().any(|own| own.key.name == entry.key.name) {
+                        entries.push(entry);
                     }
                 }
             }

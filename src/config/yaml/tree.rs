@@ -15,7 +15,7 @@ pub(in crate::config) enum YamlValue {
     Broken,
     Scalar(Scalar),
     List(Vec<YamlNode>),
-    Map(Vec<(Key, YamlNode)>),
+    Map(Vec<YamlEntry>),
 }
 
 /// A single value, with `${...}` filled in.
@@ -28,6 +28,13 @@ pub(in crate::config) struct Scalar {
     pub(super) plain: bool,
     /// Other texts that the value may have. Only a check that reads neither variables nor files has them.
     pub(super) stand_ins: Vec<String>,
+}
+
+/// A key of a map, and its value.
+#[derive(Debug, Clone)]
+pub(in crate::config) struct YamlEntry {
+    pub(in crate::config) key: Key,
+    pub(in crate::config) node: YamlNode,
 }
 
 #[derive(Debug, Clone)]
@@ -48,7 +55,7 @@ impl YamlNode {
     /// Whether this is a map that has a value for `key`, or a variable that is not read and may be anything.
     pub(in crate::config) fn says(&self, key: &str) -> bool {
         match &self.value {
-            YamlValue::Map(all) => all.iter().any(|(own, node)| own.name == key && !node.is_null()),
+            YamlValue::Map(all) => all.iter().any(|own| own.key.name == key && !own.node.is_null()),
             YamlValue::Scalar(scalar) => scalar.is_unread() && !scalar.written.contains("://"),
             YamlValue::List(_) | YamlValue::Broken => false,
         }
@@ -57,7 +64,7 @@ impl YamlNode {
     /// The value of `key`, if this is a map that has it.
     pub(in crate::config) fn value_mut(&mut self, key: &str) -> Option<&mut Self> {
         let YamlValue::Map(entries) = &mut self.value else { return None };
-        entries.iter_mut().find(|(own, _)| own.name == key).map(|(_, value)| value)
+        entries.iter_mut().find(|own| own.key.name == key).map(|own| &mut own.node)
     }
 }
 
@@ -168,6 +175,6 @@ pub(super) fn size(node: &YamlNode) -> usize {
     1 + match &node.value {
         YamlValue::Broken | YamlValue::Scalar(_) => 0,
         YamlValue::List(items) => items.iter().map(size).sum(),
-        YamlValue::Map(entries) => entries.iter().map(|(_, node)| size(node)).sum(),
+        YamlValue::Map(entries) => entries.iter().map(|own| size(&own.node)).sum(),
     }
 }

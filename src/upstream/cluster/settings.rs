@@ -2,10 +2,16 @@
 
 use crate::{
     tls::client::ClientTls,
-    upstream::{health::HealthCheck, sockets::Sockets, target::Target},
+    upstream::{
+        health::HealthCheck,
+        off_limits::{OffLimits, OffLimitsError},
+        sockets::Sockets,
+        target::Target,
+        via::Via,
+    },
 };
 use metrics::{Counter, Gauge};
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 /// The part of the configuration that decides how an upstream is connected to.
 #[derive(Debug, Clone)]
@@ -26,6 +32,10 @@ pub struct ClusterSettings {
     pub sockets: Arc<Sockets>,
     /// How its addresses are checked; `None` leaves that to requests.
     pub health: Option<HealthCheck>,
+    /// The proxy through which it is reached.
+    pub via: Option<Via>,
+    /// The addresses that it may not have; `None` for an upstream of the configuration, which may have any.
+    pub off_limits: Option<OffLimits>,
 }
 
 /// The time that an upstream may take for each step.
@@ -53,4 +63,28 @@ pub struct AddressMetrics {
     pub checks_passed: Counter,
     /// Counts each health check that failed.
     pub checks_failed: Counter,
+}
+
+// === impl ClusterSettings ===
+
+impl ClusterSettings {
+    /// The place that connections for a target are made to, by the index of the target: the proxy, if there is one.
+    pub(in crate::upstream) fn next_hop(&self, target: usize) -> &Target {
+        self.via.as_ref().map_or(&self.targets[target], |via| &via.proxy)
+    }
+
+    /// Removes the addresses that the upstream may not have. Returns the error if none is left because of that.
+    pub(in crate::upstream) fn remove_off_limits<S>(
+        &self,
+        sockets: &mut S,
+    ) -> Option<OffLimitsError>
+    where
+        S: Extend<SocketAddr> + Default + IntoIterator<Item = SocketAddr> + AsRef<[SocketAddr]>,
+    {
+        let (off_limits, first) = (self.off_limits.as_ref()?, *sockets.as_ref().first()?);
+        let mut kept = S::default();
+        kept.extend(std::mem::take(sockets).into_iter().filter(|own| !off_limits.has(*own)));
+        *sockets = kept;
+        sockets.as_ref().is_empty().then_some(OffLimitsError(first))
+    }
 }

@@ -255,7 +255,7 @@ async fn attempt(
             } else {
                 AttemptStep::Other
             };
-            (UpstreamError::Connect(Box::new(error)), at)
+            (error.into(), at)
         }
         Err(_) if in_handshake.load(Relaxed) => (UpstreamError::TlsTimeout, AttemptStep::Other),
         Err(_) => (UpstreamError::ConnectTimeout, AttemptStep::Other),

@@ -120,15 +120,24 @@ impl Upstream {
 
     /// Starts an origin that answers 200 to every request, over TLS.
     pub(crate) async fn tls(config: ServerConfig) -> Self {
+        Self::tls_with(config, |_| Reply::ok()).await
+    }
+
+    /// Starts an origin over TLS.
+    pub(crate) async fn tls_with(
+        config: ServerConfig,
+        handle: impl Fn(&Call) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let handle = Arc::new(handle);
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let log = Arc::<Log>::default();
         let calls = log.clone();
         let serve = move |stream| {
-            let (acceptor, calls) = (acceptor.clone(), calls.clone());
+            let (acceptor, calls, handle) = (acceptor.clone(), calls.clone(), handle.clone());
             async move {
                 // A client that does not trust us breaks off here.
                 let Ok(stream) = acceptor.accept(stream).await else { return };
-                serve(Conn::over(stream), Arc::new(|_: &Call| Reply::ok()), calls).await;
+                serve(Conn::over(stream), handle, calls).await;
             }
         };
         Self::listen(LOCAL, log, serve).await

@@ -7,7 +7,7 @@ use rustls::{
     ClientConfig, Error, RootCertStore,
     client::WebPkiServerVerifier,
     crypto::aws_lc_rs,
-    pki_types::{InvalidDnsNameError, ServerName},
+    pki_types::{CertificateDer, InvalidDnsNameError, ServerName},
 };
 use std::{
     error::Error as StdError,
@@ -214,13 +214,18 @@ fn unusable(file: &Path, source: Error) -> TrustError {
     TrustError::Unusable { file: file.display().to_string(), source }
 }
 
-fn system_roots() -> Result<RootCertStore, TrustError> {
+/// The certificates of the system's authorities, as far as they can be read.
+pub fn system_certificates() -> Vec<CertificateDer<'static>> {
     let found = rustls_native_certs::load_native_certs();
     for error in &found.errors {
         tracing::warn!(%error, "some of the system's certificate authorities cannot be read");
     }
+    found.certs
+}
+
+fn system_roots() -> Result<RootCertStore, TrustError> {
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(found.certs);
+    roots.add_parsable_certificates(system_certificates());
     if roots.is_empty() {
         let error = io::Error::new(io::ErrorKind::NotFound, "there are none");
         return Err(TrustError::Roots(error));

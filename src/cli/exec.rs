@@ -1,0 +1,82 @@
+//! `paceway exec`: a command whose calls are paced by a gateway in this process, which ends with it. Prints nothing on stdout.
+
+mod bundle;
+mod child;
+mod environment;
+mod settings;
+
+use super::{CommandError, log};
+use crate::{
+    server::{BesideCommand, ForwardHosts, ForwardSettings, Server},
+    tls::Authority,
+};
+use anyhow::{Context, anyhow};
+use bundle::CertificateBundle;
+use child::{FileLimit, run_to_end};
+use environment::CommandEnvironment;
+use std::{ffi::OsString, path::PathBuf, thread};
+use tokio::sync::oneshot;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ExecArgs {
+    /// A limit of all calls together, such as 1200/5min. Several of them may be given.
+    #[arg(long, required = true, value_name = "RATE")]
+    limit: Vec<String>,
+    /// A host whose calls are paced; all others are passed on as they are. By default all are paced.
+    #[arg(long, value_name = "NAME")]
+    host: Vec<String>,
+    /// Authorities of vendors beside those of the system, in PEM.
+    #[arg(long, value_name = "FILE")]
+    upstream_ca: Option<PathBuf>,
+    /// The Redis with which several commands share their limits, as in redis://redis:6379.
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// The name of the limits in the store: commands with one name share them.
+    #[arg(long, default_value = "exec")]
+    name: String,
+    /// How long a call may wait for its slot. A call that would wait longer gets a 429.
+    #[arg(long, default_value = "30s", value_name = "TIME")]
+    max_wait: String,
+    /// The command and its arguments.
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true,
+        value_name = "COMMAND"
+    )]
+    command: Vec<OsString>,
+}
+
+pub(super) fn exec(args: &ExecArgs) -> Result<(), CommandError> {
+    let _flush = log::start_quietly()?;
+    let only = settings::hosts(&args.host)?;
+    let config = settings::config(args, &only)?;
+    // Before it is raised for the gateway.
+    let files = FileLimit::current();
+    let authority = Authority::in_memory().context("cannot make an authority")?;
+    let bundle = CertificateBundle::write(authority.certificate())?;
+    let roots = settings::roots(args.upstream_ca.as_deref())?;
+    let hosts = ForwardHosts::Any { only: only.clone(), roots };
+    let server = Server::bind_for_command(config, ForwardSettings::new(authority, hosts));
+    let server = server.map_err(anyhow::Error::new)?;
+    let (proxy, _) = server.addresses();
+    let environment = CommandEnvironment::new(proxy, bundle.file(), &only);
+    let (ready, is_ready) = oneshot::channel();
+    let (end, ended) = oneshot::channel();
+    let gateway = thread::Builder::new().name("gateway".into());
+    let gateway = gateway.spawn(move || server.run_with_command(BesideCommand { ready, ended }));
+    let gateway = gateway.context("cannot start the gateway")?;
+    if is_ready.blocking_recv().is_err() {
+        let failed = gateway.join().unwrap_or(Ok(()));
+        failed.map_err(anyhow::Error::new)?;
+        return Err(anyhow!("the gateway did not start; this is a bug").into());
+    }
+    let code = run_to_end(&args.command, &environment, &files);
+    drop(end);
+    // The command has ended, and with it all that the gateway is for.
+    drop(gateway.join());
+    match code? {
+        0 => Ok(()),
+        code => Err(CommandError { code, message: String::new() }),
+    }
+}

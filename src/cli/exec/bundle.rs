@@ -1,0 +1,74 @@
+//! The file of authorities that a command trusts: those of the system, and the one of its gateway. Holds no key.
+
+use super::environment::AUTHORITIES;
+use crate::{
+    cli::CommandError,
+    tls::{certificates, client},
+};
+use anyhow::Context;
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use rustls::pki_types::CertificateDer;
+use std::{
+    env,
+    fs::{self, DirBuilder},
+    hash::{BuildHasher, RandomState},
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    process,
+};
+
+/// A file in a directory that only its owner can read. Both are removed on drop.
+pub(super) struct CertificateBundle {
+    directory: PathBuf,
+    file: PathBuf,
+}
+
+// === impl CertificateBundle ===
+
+impl CertificateBundle {
+    /// Writes the authorities of the system, those that the environment names, and `own`.
+    pub(super) fn write(own: &CertificateDer<'_>) -> Result<Self, CommandError> {
+        let mut all = client::system_certificates();
+        let named =
+            AUTHORITIES.iter().filter_map(|name| certificates(Path::new(&env::var_os(name)?)).ok());
+        for certificate in named.flatten() {
+            if !all.contains(&certificate) {
+                all.push(certificate);
+            }
+        }
+        let text: String = all.iter().chain([own]).map(|certificate| pem(certificate)).collect();
+        // The name is only to be another one for each command: a directory that exists is not used.
+        let name = RandomState::new().hash_one(process::id());
+        let directory = env::temp_dir().join(format!("paceway-{name:016x}"));
+        let made = DirBuilder::new().mode(0o700).create(&directory);
+        made.with_context(|| format!("cannot make the directory {}", directory.display()))?;
+        let bundle = Self { file: directory.join("ca.pem"), directory };
+        let written = fs::write(&bundle.file, text);
+        written.with_context(|| format!("cannot write {}", bundle.file.display()))?;
+        Ok(bundle)
+    }
+
+    pub(super) fn file(&self) -> &Path {
+        &self.file
+    }
+}
+
+impl Drop for CertificateBundle {
+    fn drop(&mut self) {
+        // If they cannot be removed, a certificate stays that no program trusts any more.
+        let _ = fs::remove_file(&self.file);
+        let _ = fs::remove_dir(&self.directory);
+    }
+}
+
+/// A certificate in PEM, with lines of 64 letters (RFC 7468 section 2).
+fn pem(certificate: &CertificateDer<'_>) -> String {
+    let text = BASE64.encode(certificate);
+    let mut out = String::from("-----BEGIN CERTIFICATE-----\n");
+    for line in text.as_bytes().chunks(64) {
+        out.extend(line.iter().map(|byte| char::from(*byte)));
+        out.push('\n');
+    }
+    out.push_str("-----END CERTIFICATE-----\n");
+    out
+}

@@ -1,0 +1,121 @@
+//! The configuration of a gateway for one command, made from the command's arguments.
+
+use super::ExecArgs;
+use crate::{
+    cli::CommandError,
+    config::Config,
+    tls::{certificates, client},
+    upstream::UrlOrigin,
+};
+use anyhow::Context;
+use rustls::{RootCertStore, crypto::aws_lc_rs::default_provider};
+use serde_json::Value;
+use std::{fmt::Write, path::Path, sync::Arc};
+
+/// The arguments that values of the configuration come from, by the beginning of their path there.
+const ARGUMENTS: [(&str, &str); 4] = [
+    ("limiters", "--limit"),
+    ("store", "--store"),
+    ("routes", "--max-wait"),
+    ("", "the arguments"),
+];
+
+/// The headers that would show the upstream a proxy, which its caller has for itself.
+const REMOVED: &str = "[via, forwarded, x-forwarded-for, x-forwarded-host, x-forwarded-port, x-forwarded-proto, x-request-id]";
+
+/// The names of the hosts that are paced, in the form in which they are compared; empty if all are.
+pub(super) fn hosts(named: &[String]) -> Result<Vec<String>, CommandError> {
+    let host = |name: &String| {
+        let is_host =
+            !name.contains(['/', '*', ':']) || name.starts_with('[') && name.ends_with(']');
+        let origin = UrlOrigin::of(true, name).filter(|_| is_host);
+        let origin = origin.ok_or_else(|| {
+            CommandError::usage(format!(
+                "error: --host: `{name}` is no host; write its name alone, as in api.example"
+            ))
+        })?;
+        Ok(String::from(origin.host))
+    };
+    named.iter().map(host).collect()
+}
+
+/// Makes the configuration.
+///
+/// # Errors
+///
+/// Names the arguments that are wrong, and what is wrong with each.
+pub(super) fn config(args: &ExecArgs, only: &[String]) -> Result<Config, CommandError> {
+    let text = text(args, only)?;
+    let variable = |name: &str| std::env::var(name).ok();
+    Config::parse(&text, "exec", Path::new("."), &variable).map_err(|error| {
+        let reasons = error.mistakes.iter().map(|mistake| {
+            let argument = ARGUMENTS.iter().find(|(path, _)| mistake.path.starts_with(path));
+            format!("error: {}: {}", argument.map_or("", |(_, name)| name), mistake.reason)
+        });
+        CommandError::usage(reasons.collect::<Vec<_>>().join("\n"))
+    })
+}
+
+fn text(args: &ExecArgs, only: &[String]) -> Result<String, CommandError> {
+    let quoted = |text: &str| Value::from(text).to_string();
+    let (name, max_wait) = (quoted(&args.name), quoted(&args.max_wait));
+    let limits: Vec<_> = args.limit.iter().map(|limit| quoted(limit)).collect();
+    let limits = match &limits[..] {
+        [only] => only.clone(),
+        all => format!("[{}]", all.join(", ")),
+    };
+    // The time-outs are the command's own.
+    let mut text = format!(
+        "listen: 127.0.0.1:0\n\
+         admin: {{ listen: 127.0.0.1:0, read: token, token: {token} }}\n\
+         workers: 1\n\
+         drain_timeout: 1s\n\
+         client: {{ idle_timeout: 1h, body_timeout: 1h, header_timeout: 1min }}\n\
+         limits: {{ headers: 1000, header_bytes: 1MiB, uri: 64000B }}\n\
+         upstreams:\n  any: {{ url: 'http://192.0.2.1', connect_timeout: 10s, response_timeout: 1h, headers: {{ request: {{ remove: {REMOVED} }} }} }}\n\
+         limiters:\n  {name}: {{ algorithm: sliding_window, rate: {limits}, margin: 30ms }}\n",
+        token = quoted(&token()?),
+    );
+    if let Some(url) = &args.store {
+        let _ = writeln!(text, "store: {{ url: {}, timeout: 500ms }}", quoted(url));
+    }
+    let route =
+        format!("suffix: '*', limiters: [{name}], max_wait: {max_wait}, max_waiting: 100000");
+    text.push_str("routes:\n");
+    if only.is_empty() {
+        let _ = writeln!(text, "- {{ name: paced, {route} }}");
+    } else {
+        for (i, host) in only.iter().enumerate() {
+            let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+            let _ = writeln!(text, "- {{ name: paced-{i}, host: {}, {route} }}", quoted(&host));
+        }
+        text.push_str("- { name: others, suffix: '*' }\n");
+    }
+    Ok(text)
+}
+
+/// A token that is never shown: other users of this machine can change nothing.
+fn token() -> Result<String, CommandError> {
+    let mut bytes = [0; 16];
+    let filled = default_provider().secure_random.fill(&mut bytes);
+    filled.ok().context("the system gives no random numbers")?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// The authorities by which vendors are checked: those of the system and those in a file.
+pub(super) fn roots(file: Option<&Path>) -> Result<Arc<RootCertStore>, CommandError> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(client::system_certificates());
+    if let Some(file) = file {
+        let all = certificates(file);
+        let all =
+            all.map_err(|error| CommandError::usage(format!("error: --upstream-ca: {error}")))?;
+        if roots.add_parsable_certificates(all).0 == 0 {
+            let file = file.display();
+            return Err(CommandError::usage(format!(
+                "error: --upstream-ca: {file}: holds no certificate that an authority can have"
+            )));
+        }
+    }
+    Ok(Arc::new(roots))
+}

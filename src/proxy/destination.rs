@@ -1,0 +1,130 @@
+//! The upstream of a request that came through the forward proxy: that of the URL which it names. No other request comes here.
+
+use super::{Arrival, Exchange};
+use crate::{
+    answer::Failure,
+    route::Table,
+    upstream::{HostPools, Pool, UrlOrigin},
+};
+use http::{HeaderValue, Request, Uri, uri::PathAndQuery};
+use std::sync::Arc;
+
+/// A connection to the forward proxy, as its requests see it.
+pub struct ForwardConnection {
+    /// The origin to which the client has opened a tunnel; `None` if each request names its own.
+    pub tunnel: Option<UrlOrigin>,
+    /// The upstreams of any host; `None` if there are those of the configuration alone.
+    pub pools: Option<Arc<HostPools>>,
+}
+
+/// The routes and the connections that the URL of a request decides.
+pub(super) struct Destination<'a> {
+    /// The routes among which it finds its own.
+    pub(super) table: &'a Table,
+    /// The connections to its origin, if no upstream of the configuration has them.
+    pub(super) pool: Option<Pool>,
+}
+
+// === impl Exchange ===
+
+impl<'a> Exchange<'a> {
+    /// Finds the upstream that a request with the field `host` names. Its path loses the base path of the upstream, which is
+    /// put before it again when it is sent.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Forbidden`] if it names another origin than its tunnel, or one of no upstream;
+    /// [`Failure::BadRequest`] if it names none.
+    pub(super) fn destination(
+        &mut self,
+        connection: &ForwardConnection,
+        host: Option<&HeaderValue>,
+    ) -> Result<Destination<'a>, Failure> {
+        let is_grpc = self.is_grpc;
+        let Arrival { request, .. } = &mut *self.arrival;
+        let origin = named_origin(connection, request, host)?;
+        if origin.is_https && connection.tunnel.is_none() && !self.client.ip.is_loopback() {
+            let why = format!(
+                "a request for {origin} comes through CONNECT, so that it is not read on the way"
+            );
+            return Err(Failure::BadRequest(why.into()));
+        }
+        let plan = &*self.proxy.0.plan;
+        if let Some(pools) = &connection.pools {
+            let pool = pools.pool(&origin, is_grpc && origin.is_https);
+            let pool =
+                pool.map_err(|error| Failure::Forbidden(format!("{origin}: {error}").into()))?;
+            return Ok(Destination { table: &plan.table, pool: Some(pool) });
+        }
+        let routes = plan.forward.as_deref();
+        let found = routes.and_then(|routes| routes.find(&origin, request.uri().path()));
+        let Some(found) = found else {
+            let other = origin.with_scheme(!origin.is_https);
+            let why = match routes {
+                Some(routes) if routes.has(&other) => {
+                    format!("the upstream there is {other}, not {origin}")
+                }
+                Some(routes) if routes.has(&origin) => {
+                    format!("no upstream at {origin} has the base path of this request")
+                }
+                _ => format!("no upstream of this gateway is {origin}"),
+            };
+            return Err(Failure::Forbidden(why.into()));
+        };
+        if !found.base.is_empty() && request.uri().path() != "*" {
+            strip_base(request, found.base)?;
+        }
+        Ok(Destination { table: found.table, pool: None })
+    }
+}
+
+/// The origin that a request is for.
+fn named_origin<B>(
+    connection: &ForwardConnection,
+    request: &Request<B>,
+    host: Option<&HeaderValue>,
+) -> Result<UrlOrigin, Failure> {
+    let uri = request.uri();
+    let unread =
+        || Failure::Malformed("the host of the request is none that a URL can have".into());
+    let named = match (uri.authority(), &connection.tunnel) {
+        (Some(authority), _) => {
+            let is_https =
+                uri.scheme_str().is_some_and(|scheme| scheme.eq_ignore_ascii_case("https"));
+            UrlOrigin::of(is_https, authority.as_str()).ok_or_else(unread)?
+        }
+        (None, Some(tunnel)) => match host {
+            Some(host) => {
+                let host = host.to_str().ok();
+                host.and_then(|host| UrlOrigin::of(tunnel.is_https, host)).ok_or_else(unread)?
+            }
+            // HTTP/1.0.
+            None => tunnel.clone(),
+        },
+        (None, None) => {
+            let why = "this is a forward proxy: a request names its whole URL, as in `GET http://host/path`, or comes through `CONNECT host:443`";
+            return Err(Failure::BadRequest(why.into()));
+        }
+    };
+    match &connection.tunnel {
+        Some(tunnel) if *tunnel != named => {
+            let why = format!("this connection is for {tunnel}, and the request is for {named}");
+            Err(Failure::Forbidden(why.into()))
+        }
+        _ => Ok(named),
+    }
+}
+
+/// Removes the base path from the target of a request.
+fn strip_base<B>(request: &mut Request<B>, base: &str) -> Result<(), Failure> {
+    let all = request.uri().path_and_query().map_or("", PathAndQuery::as_str);
+    let rest = all.strip_prefix(base).unwrap_or(all);
+    let slash = if rest.starts_with('/') { "" } else { "/" };
+    let rest = PathAndQuery::try_from([slash, rest].concat());
+    let rest = rest.map_err(|_| Failure::BadRequest("the path is too long".into()))?;
+    let mut parts = std::mem::take(request.uri_mut()).into_parts();
+    parts.path_and_query = Some(rest);
+    *request.uri_mut() =
+        Uri::from_parts(parts).map_err(|_| Failure::BadRequest("the path is too long".into()))?;
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! The addresses to which the forward proxy leads no client, whatever a name resolves to: metadata of clouds, and the
+//! gateway itself.
+
+use std::{
+    net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket},
+    sync::Arc,
+};
+
+/// The metadata service of Amazon over IPv6; others are link-local.
+const METADATA: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
+/// The prefix of IPv4 addresses that a translator reaches (NAT64, RFC 6052 section 2.1).
+const TRANSLATED: [u16; 6] = [0x64, 0xff9b, 0, 0, 0, 0];
+
+/// The addresses to which the forward proxy leads no client. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct OffLimits {
+    /// The gateway's own listeners.
+    own: Arc<[SocketAddr]>,
+}
+
+/// The error of a name or an address that only leads to such addresses.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{0} is link-local, no host's, or the gateway's own, to which the forward proxy leads no client"
+)]
+pub struct OffLimitsError(pub SocketAddr);
+
+// === impl OffLimits ===
+
+impl OffLimits {
+    /// Keeps all clients off the gateway's `own` listeners, and off addresses that are never an API's.
+    pub fn new(own: impl IntoIterator<Item = SocketAddr>) -> Self {
+        Self { own: own.into_iter().collect() }
+    }
+
+    /// Whether an address is one of them.
+    pub fn has(&self, address: SocketAddr) -> bool {
+        let ip = plain(address.ip());
+        let is_special = match ip {
+            IpAddr::V4(ip) => {
+                // 0.0.0.0 is this host for connect(2).
+                ip.is_link_local() || ip.octets()[0] == 0 || ip.is_multicast() || ip.is_broadcast()
+            }
+            IpAddr::V6(ip) => {
+                ip.is_unicast_link_local()
+                    || ip.is_unspecified()
+                    || ip.is_multicast()
+                    || ip == METADATA
+            }
+        };
+        let is_own = |own: &SocketAddr| {
+            // A listener on all addresses, or on one that another spelling reaches.
+            own.port() == address.port() && (plain(own.ip()) == ip || is_of_this_host(ip))
+        };
+        is_special || self.own.iter().any(is_own)
+    }
+}
+
+/// An IPv4 address as itself, also where it is written as one of IPv6.
+fn plain(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(six) if six.segments()[..6] == TRANSLATED => {
+            let [.., a, b, c, d] = six.octets();
+            IpAddr::from([a, b, c, d])
+        }
+        ip => ip,
+    }
+}
+
+/// Whether a socket of this host can have the address.
+fn is_of_this_host(ip: IpAddr) -> bool {
+    ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::metadata("169.254.169.254:80", true)]
+    #[case::metadata_of_amazon("[fd00:ec2::254]:80", true)]
+    #[case::link_local("[fe80::1]:443", true)]
+    #[case::mapped("[::ffff:169.254.169.254]:80", true)]
+    #[case::translated("[64:ff9b::a9fe:a9fe]:80", true)]
+    #[case::unspecified("0.0.0.0:443", true)]
+    #[case::unspecified_six("[::]:443", true)]
+    #[case::multicast("224.0.0.1:443", true)]
+    #[case::own("127.0.0.1:9090", true)]
+    #[case::own_on_another_loopback_address("127.3.2.1:9090", true)]
+    #[case::own_over_ipv6("[::1]:9090", true)]
+    #[case::own_mapped("[::ffff:127.0.0.1]:9090", true)]
+    #[case::another_port("127.0.0.1:9091", false)]
+    #[case::private("10.0.0.1:443", false)]
+    #[case::public("192.0.2.1:9090", false)]
+    fn metadata_and_the_gateway_are_off_limits(#[case] address: &str, #[case] expected: bool) {
+        let off_limits = OffLimits::new([SocketAddr::from(([127, 0, 0, 1], 9090))]);
+        assert_eq!(off_limits.has(address.parse().unwrap()), expected);
+    }
+}

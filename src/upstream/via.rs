@@ -1,0 +1,197 @@
+//! The proxy through which an upstream is reached: asks it for a tunnel (CONNECT, RFC 9110 section 9.3.6). Never shows its
+//! password.
+
+use super::target::Target;
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use std::{fmt, io};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+/// The most bytes of the proxy's answer.
+const ANSWER: usize = 16 << 10;
+const HEADERS: usize = 100;
+
+/// The URL of a proxy.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Via {
+    /// The proxy as connections are made to it.
+    pub(super) proxy: Target,
+    /// The value of `Proxy-Authorization`.
+    authorization: Option<String>,
+}
+
+/// Why a proxy opened no tunnel.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ViaError {
+    #[error(
+        "it answered 407: it wants a user and a password, as in `via: http://USER:PASSWORD@{0}`"
+    )]
+    Unknown(String),
+    #[error("it answered 407: it refuses the user or the password of `via`")]
+    Refused,
+    #[error("it answered {0} to the CONNECT to {1}")]
+    Status(u16, String),
+    #[error("it did not answer CONNECT in time")]
+    Timeout,
+    #[error("its answer to CONNECT is not as HTTP/1.1 writes it; is it an HTTP proxy?")]
+    Syntax,
+    #[error("the connection to it failed")]
+    Io(#[from] io::Error),
+}
+
+// === impl Via ===
+
+impl Via {
+    /// Reads `http://[USER:PASSWORD@]HOST:PORT`.
+    ///
+    /// # Errors
+    ///
+    /// The reason, which never quotes the URL.
+    pub fn parse(url: &str) -> Result<Self, String> {
+        const SHAPE: &str = "write http://HOST:PORT, or http://USER:PASSWORD@HOST:PORT";
+        let rest = url.strip_prefix("http://").ok_or_else(|| {
+            if url.contains("://") {
+                format!("only proxies that are spoken to over http:// are known; {SHAPE}")
+            } else {
+                format!("it has no scheme; {SHAPE}")
+            }
+        })?;
+        let (credentials, host) = match rest.rsplit_once('@') {
+            Some((credentials, host)) => (Some(credentials), host),
+            None => (None, rest),
+        };
+        let proxy = Target::parse(&format!("http://{host}")).ok();
+        let is_whole = |proxy: &Target| proxy.base.is_empty() && proxy.origin.port().is_some();
+        let proxy = proxy.filter(is_whole).ok_or(SHAPE)?;
+        let authorization = credentials.map(|credentials| {
+            let (user, password) = credentials.split_once(':').unwrap_or((credentials, ""));
+            let both = [decode(user)?, b":".to_vec(), decode(password)?].concat();
+            Ok::<_, String>(format!("Basic {}", BASE64.encode(both)))
+        });
+        Ok(Self { proxy, authorization: authorization.transpose()? })
+    }
+
+    /// Whether it has a password.
+    pub fn has_credentials(&self) -> bool {
+        self.authorization.is_some()
+    }
+
+    /// Asks the proxy at the other end of `stream` for a tunnel to `target`.
+    pub(super) async fn open(
+        &self,
+        stream: &mut TcpStream,
+        target: &Target,
+    ) -> Result<(), ViaError> {
+        let host = target.origin.host().unwrap_or_default();
+        let authority = format!("{host}:{}", target.port());
+        let mut request = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n");
+        if let Some(value) = &self.authorization {
+            request.push_str(&format!("Proxy-Authorization: {value}\r\n"));
+        }
+        request.push_str("\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = Vec::new();
+        loop {
+            if stream.read_buf(&mut answer).await? == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+            match status(&answer)? {
+                None => {}
+                Some(200..=299) => return Ok(()),
+                Some(407) if self.has_credentials() => return Err(ViaError::Refused),
+                Some(407) => {
+                    let host = String::from_utf8_lossy(self.proxy.host.as_bytes());
+                    return Err(ViaError::Unknown(host.into_owned()));
+                }
+                Some(status) => return Err(ViaError::Status(status, authority)),
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Via {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let authorization = self.authorization.as_ref().map(|_| "***");
+        f.debug_struct("Via")
+            .field("proxy", &self.proxy.origin)
+            .field("authorization", &authorization)
+            .finish()
+    }
+}
+
+/// The status of an answer; `None` if its head is not complete. A tunnel is silent until we speak, so that nothing may follow
+/// the head of one that is open.
+fn status(answer: &[u8]) -> Result<Option<u16>, ViaError> {
+    let mut fields = [httparse::EMPTY_HEADER; HEADERS];
+    let mut head = httparse::Response::new(&mut fields);
+    match head.parse(answer) {
+        Ok(httparse::Status::Complete(end)) => match head.code {
+            Some(200..=299) if end < answer.len() => Err(ViaError::Syntax),
+            code => Ok(code),
+        },
+        Ok(httparse::Status::Partial) if answer.len() < ANSWER => Ok(None),
+        _ => Err(ViaError::Syntax),
+    }
+}
+
+/// Reads a user or a password, in which `%40` stands for `@`.
+fn decode(text: &str) -> Result<Vec<u8>, String> {
+    let (mut out, mut rest) = (Vec::new(), text.as_bytes());
+    while let [byte, after @ ..] = rest {
+        let (read, left) = match after {
+            [high, low, left @ ..] if *byte == b'%' => {
+                let digit = |byte: &u8| char::from(*byte).to_digit(16);
+                let value = digit(high).zip(digit(low)).map(|(high, low)| 16 * high + low);
+                (value.and_then(|value| u8::try_from(value).ok()), left)
+            }
+            _ => (Some(*byte).filter(|byte| *byte != b'%'), after),
+        };
+        let why = "its user or password has a % without two digits after it; a % is written %25";
+        out.push(read.ok_or(why)?);
+        rest = left;
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::no_credentials("http://proxy.corp:3128", None)]
+    #[case::a_user("http://me@proxy.corp:3128", Some("Basic bWU6"))]
+    #[case::a_password("http://me:a%40b@proxy.corp:3128", Some("Basic bWU6YUBi"))]
+    #[case::a_plain_at("http://me:a@b@proxy.corp:3128", Some("Basic bWU6YUBi"))]
+    fn a_url_is_read(#[case] url: &str, #[case] authorization: Option<&str>) {
+        let via = Via::parse(url).unwrap();
+        assert_eq!(via.authorization.as_deref(), authorization);
+        assert_eq!((via.proxy.host_name(), via.proxy.port()), ("proxy.corp", 3128));
+        assert!(!format!("{via:?}").contains("bWU6"), "{via:?}");
+    }
+
+    #[rstest]
+    #[case("proxy.corp:3128")]
+    #[case("https://me:secret@proxy.corp:3128")]
+    #[case("socks5://me:secret@proxy.corp:1080")]
+    #[case("http://me:secret@proxy.corp")]
+    #[case("http://me:secret@proxy.corp:3128/path")]
+    #[case("http://me:secret%2@proxy.corp:3128")]
+    #[case("http://me:secret@:3128")]
+    fn a_mistake_never_quotes_the_password(#[case] url: &str) {
+        let reason = Via::parse(url).unwrap_err();
+        assert!(!reason.contains("secret"), "{reason}");
+    }
+
+    #[rstest]
+    #[case::open("HTTP/1.1 200 Connection established\r\nVia: x\r\n\r\n", Some(Some(200)))]
+    #[case::refused("HTTP/1.1 407 No\r\nContent-Length: 2\r\n\r\nno", Some(Some(407)))]
+    #[case::the_beginning("HTTP/1.1 200 Conn", Some(None))]
+    #[case::more_than_a_head("HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 200 OK\r\n", None)]
+    #[case::no_http("SSH-2.0-x\r\n", None)]
+    fn an_answer_is_read(#[case] answer: &str, #[case] expected: Option<Option<u16>>) {
+        assert_eq!(status(answer.as_bytes()).ok(), expected);
+    }
+}

@@ -1,0 +1,235 @@
+//! `paceway exec`: a command whose calls are paced, and which is otherwise as if it ran alone.
+
+mod programs;
+
+use crate::support::{Authority, Redis, Reply, Upstream, eventually, paceway_fed, paceway_in};
+use rstest::rstest;
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    time::Duration,
+};
+use tokio_rustls::rustls::DEFAULT_VERSIONS;
+
+/// A vendor over TLS on `localhost`, and its authority.
+pub(super) struct Vendor {
+    upstream: Upstream,
+    authority: Authority,
+}
+
+impl Vendor {
+    async fn start() -> Self {
+        let authority = Authority::new();
+        let config = authority.server("localhost", DEFAULT_VERSIONS, None);
+        Self { upstream: Upstream::tls_with(config, |_| Reply::ok()).await, authority }
+    }
+
+    fn url(&self) -> String {
+        format!("https://localhost:{}", self.upstream.address().port())
+    }
+
+    /// Fails unless the calls kept a limit of five in each second, and were `count`.
+    fn assert_paced(&self, count: usize) {
+        let mut arrivals = self.upstream.arrivals();
+        arrivals.sort();
+        assert_eq!(arrivals.len(), count, "calls");
+        for window in arrivals.windows(6) {
+            let span = window[5].duration_since(window[0]);
+            assert!(span > Duration::from_millis(950), "six calls within {span:?}");
+        }
+    }
+}
+
+/// Runs a command under limits, in a directory.
+async fn exec(vendor: &Vendor, options: &[&str], command: &[&str]) -> Output {
+    let ca = vendor.authority.file();
+    let args = [&["exec", "--upstream-ca", &ca], options, &["--"], command].concat();
+    let args: Vec<_> = args.into_iter().map(str::to_owned).collect();
+    let ended = tokio::task::spawn_blocking(move || {
+        let args: Vec<_> = args.iter().map(String::as_str).collect();
+        // A process of the tests may have proxies of its own.
+        paceway_in(Path::new("."), &args, &[("NO_PROXY", "localhost"), ("no_proxy", "localhost")])
+    });
+    ended.await.expect("no panic")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[rstest]
+#[case::good("exit 0", 0)]
+#[case::its_own("exit 42", 42)]
+#[case::killed("kill -KILL $$", 137)]
+#[case::terminated("kill -TERM $$", 143)]
+#[tokio::test(flavor = "multi_thread")]
+async fn the_exit_code_is_that_of_the_command(#[case] script: &str, #[case] code: i32) {
+    let ended =
+        paceway_in(Path::new("."), &["exec", "--limit", "5/s", "--", "sh", "-c", script], &[]);
+    assert_eq!(ended.status.code(), Some(code), "{ended:?}");
+    assert_eq!((text(&ended.stdout), text(&ended.stderr)), (String::new(), String::new()));
+}
+
+#[rstest]
+#[case::no_program(&["--limit", "5/s", "no-such-program"], 127, "error: cannot run `no-such-program`: ")]
+#[case::no_file_that_runs(&["--limit", "5/s", "/"], 126, "error: cannot run `/`: ")]
+#[case::rate(&["--limit", "5/sek", "true"], 2, "error: --limit: `5/sek` has the unknown unit `sek`")]
+#[case::wait(&["--limit", "5/s", "--max-wait", "long", "true"], 2, "error: --max-wait: `long` is no duration")]
+#[case::store(&["--limit", "5/s", "--store", "ftp://x", "true"], 2, "error: --store: is not a store URL: ")]
+#[case::host(&["--limit", "5/s", "--host", "https://a", "true"], 2, "error: --host: `https://a` is no host; write its name alone")]
+#[case::authority(&["--limit", "5/s", "--upstream-ca", "no-such-file", "true"], 2, "error: --upstream-ca: no-such-file: cannot be read")]
+#[test]
+fn a_mistake_is_told_with_its_cure(#[case] args: &[&str], #[case] code: i32, #[case] said: &str) {
+    let ended = paceway_in(Path::new("."), &[&["exec"], args].concat(), &[]);
+    let stderr = text(&ended.stderr);
+    assert!(stderr.starts_with(said), "{stderr}");
+    assert_eq!((ended.status.code(), ended.stdout.is_empty()), (Some(code), true));
+}
+
+#[test]
+fn standard_streams_and_the_environment_pass() {
+    let args =
+        ["exec", "--limit", "5/s", "--", "sh", "-c", "cat; echo \"$HOME $0 $1\" >&2", "x y", "-z"];
+    let ended = paceway_fed(Path::new("."), &args, "hello");
+    assert_eq!(text(&ended.stdout), "hello");
+    let home = std::env::var("HOME").unwrap_or_default();
+    assert_eq!(text(&ended.stderr), format!("{home} x y -z\n"));
+}
+
+/// The file of authorities is the only one, holds no key, and ends with the command. The limit of open files is the old one.
+#[test]
+fn a_command_leaves_no_file() {
+    let script = "echo $SSL_CERT_FILE; ls -A $(dirname $SSL_CERT_FILE); stat -c %a $(dirname $SSL_CERT_FILE); \
+                  grep -c 'PRIVATE KEY' $SSL_CERT_FILE; ulimit -Sn";
+    let args = [
+        "-c",
+        "ulimit -Sn 321; exec \"$0\" exec --limit 5/s -- sh -c \"$1\"",
+        env!("CARGO_BIN_EXE_paceway"),
+        script,
+    ];
+    let ended = Command::new("sh").args(args).output().expect("a shell");
+    let stdout = text(&ended.stdout);
+    let lines: Vec<_> = stdout.lines().collect();
+    assert_eq!(lines[1..], ["ca.pem", "700", "0", "321"], "{ended:?}");
+    let file = Path::new(lines[0]);
+    assert!(file.is_absolute() && !file.exists() && !file.parent().expect("one").exists());
+}
+
+/// A command that says `ready`, and what it does at a signal.
+fn started(script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_paceway"));
+    command.args(["exec", "--limit", "5/s", "--", "sh", "-c", script]);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("start");
+    let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    stdout.read_line(&mut line).expect("a line");
+    assert_eq!(line, "ready\n");
+    (child, stdout)
+}
+
+#[rstest]
+#[case::interrupt("INT", 130)]
+#[case::terminate("TERM", 143)]
+#[case::hang_up("HUP", 129)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_reaches_the_command(#[case] name: &str, #[case] code: i32) {
+    let script =
+        format!("trap 'echo caught; exit 7' {name}; echo ready; while :; do sleep 0.05; done");
+    for (script, said, code) in
+        [(&*script, "caught\n", 7), ("echo ready; exec sleep 100", "", code)]
+    {
+        let (mut child, mut stdout) = started(script);
+        let pid = child.id().to_string();
+        Command::new("kill").args([&format!("-{name}"), &pid]).status().expect("kill");
+        let status = eventually("it ends", async || child.try_wait().expect("its state")).await;
+        let mut rest = String::new();
+        stdout.read_to_string(&mut rest).expect("text");
+        assert_eq!((&*rest, status.code()), (said, Some(code)));
+    }
+}
+
+/// All hosts share the limit, over TLS or not.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_hosts_share_the_limits() {
+    let vendor = Vendor::start().await;
+    let plain = Upstream::ok().await;
+    let script =
+        "for i in 1 2; do curl -sS -w '%{http_code} ' -o /dev/null $0/x -o /dev/null $1/y; done";
+    let command = ["sh", "-c", script, &vendor.url(), &plain.url()];
+    let ended = exec(&vendor, &["--limit", "3/h", "--max-wait", "0"], &command).await;
+    assert_eq!(text(&ended.stdout), "200 200 200 429 ", "{ended:?}");
+    assert_eq!((vendor.upstream.calls().len(), plain.calls().len()), (2, 1));
+    // The vendor sees the call as the command made it.
+    let head = &vendor.upstream.calls()[0].head;
+    for name in ["via", "x-forwarded-for", "x-forwarded-proto", "x-request-id", "proxy-connection"]
+    {
+        assert_eq!(head.get(name), None);
+    }
+}
+
+/// With `--host` the others see the certificates of their own, and no limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn other_hosts_are_passed_on() {
+    let vendor = Vendor::start().await;
+    let (authority, plain) = (Authority::new(), Upstream::ok().await);
+    let other = Upstream::tls(authority.server("127.0.0.1", DEFAULT_VERSIONS, None)).await;
+    let script = "get() { curl -sS -w '%{http_code} ' \"$@\"; }; get -o /dev/null $0 -o /dev/null $0; \
+                  get --cacert $3 -o /dev/null $1 -o /dev/null $1; get -o /dev/null $2 -o /dev/null $2";
+    let other_url = format!("https://{}", other.address());
+    let file = authority.file();
+    let command = ["sh", "-c", script, &vendor.url(), &other_url, &plain.url(), &file];
+    let options = ["--limit", "1/h", "--max-wait", "0", "--host", "localhost"];
+    let ended = exec(&vendor, &options, &command).await;
+    assert_eq!(text(&ended.stdout), "200 429 200 200 200 200 ", "{ended:?}");
+}
+
+/// The gateway of a command is reached by its proxy alone, and not through that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_does_not_reach_its_gateway() {
+    let vendor = Vendor::start().await;
+    let script = "for url in $HTTPS_PROXY/ http://169.254.169.254/ http://0.0.0.0:${HTTPS_PROXY##*:}/; do \
+                  curl -sS -o /dev/null -w '%{http_code} ' --noproxy '' -x $HTTPS_PROXY $url; done; \
+                  curl -sS -o /dev/null -w '%{http_code}' --noproxy '*' $HTTPS_PROXY/";
+    let ended = exec(&vendor, &["--limit", "9/s"], &["sh", "-c", script]).await;
+    assert_eq!(text(&ended.stdout), "403 403 403 400", "{ended:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_with_one_store_share_their_limits() {
+    let (vendor, redis) = (Vendor::start().await, Redis::start());
+    let url = redis.url();
+    let script = "for i in 1 2 3 4 5 6; do curl -sS -o /dev/null $0/x; done";
+    let target = vendor.url();
+    let (options, command) = (["--limit", "5/s", "--store", &url], ["sh", "-c", script, &target]);
+    let both = tokio::join!(exec(&vendor, &options, &command), exec(&vendor, &options, &command));
+    assert!(both.0.status.success() && both.1.status.success(), "{both:?}");
+    vendor.assert_paced(12);
+    // Another name has limits of its own.
+    let options = ["--limit", "1/h", "--max-wait", "0", "--store", &url, "--name", "other"];
+    let ended = exec(&vendor, &options, &["curl", "-sS", "-f", &target]).await;
+    assert_eq!(text(&ended.stdout), "ok", "{ended:?}");
+}
+
+/// `paceway ca` writes a key that others cannot read, and replaces nothing.
+#[test]
+fn an_authority_replaces_no_file() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().expect("a directory");
+    let make =
+        |cert: &str, key: &str| paceway_in(dir.path(), &["ca", "--cert", cert, "--key", key], &[]);
+    assert!(make("a.pem", "a.key").status.success());
+    let mode = |name: &str| {
+        fs::metadata(dir.path().join(name)).expect("a file").permissions().mode() & 0o777
+    };
+    assert_eq!(mode("a.key"), 0o600);
+    let before = fs::read(dir.path().join("a.key")).expect("a file");
+    for (cert, key, taken) in [("b.pem", "a.key", "a.key"), ("a.pem", "b.key", "a.pem")] {
+        let ended = make(cert, key);
+        assert_eq!(ended.status.code(), Some(2));
+        assert!(text(&ended.stderr).starts_with(&format!("error: {taken} exists")), "{ended:?}");
+    }
+    assert_eq!(fs::read(dir.path().join("a.key")).expect("a file"), before);
+    assert!(!dir.path().join("b.pem").exists() && !dir.path().join("b.key").exists());
+}

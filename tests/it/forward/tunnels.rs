@@ -1,0 +1,50 @@
+//! Tunnels to hosts of no upstream, where an allow list names them.
+
+use super::{Forward, vendor};
+use crate::support::{Upstream, free_port};
+use rstest::rstest;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const NOWHERE: &str = "upstream: http://192.0.2.1\nroutes: [{ suffix: \"*\" }]\n";
+
+/// The octets pass as they are: the gateway neither answers for the host nor counts a request.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_allowed_host_is_spoken_to_as_it_is() {
+    let echo = Upstream::raw(|mut conn| async move {
+        while let Ok(Some(bytes)) = conn.some().await {
+            conn.send(bytes).await.expect("send");
+        }
+    })
+    .await;
+    let host = echo.address().to_string();
+    let forward = Forward::start(NOWHERE, &format!(", others: tunnel, allow: [\"{host}\"]")).await;
+    let mut stream = forward.connect(&host).await;
+    stream.write_all(b"\x00no HTTP\xff").await.expect("send");
+    let mut echoed = [0; 9];
+    stream.read_exact(&mut echoed).await.expect("an echo");
+    assert_eq!(&echoed, b"\x00no HTTP\xff");
+    assert_eq!(forward.gateway.metric("paceway_connections", &[("protocol", "tunnel")]).await, 1.0);
+}
+
+#[rstest]
+#[case::this_machine("127.0.0.1:PORT", "*:*")]
+#[case::this_machine_by_name("localhost:PORT", "*:*")]
+#[case::another_port("127.0.0.1:PORT", "127.0.0.1")]
+#[case::admin("127.0.0.1:ADMIN", "127.0.0.1:*")]
+#[case::admin_by_name("localhost:ADMIN", "localhost:*")]
+#[case::admin_in_another_way("[::ffff:127.0.0.1]:ADMIN", "[::ffff:127.0.0.1]:*")]
+#[case::zero("0.0.0.0:PORT", "0.0.0.0:*")]
+#[case::metadata("169.254.169.254:80", "169.254.169.254:*")]
+#[case::link_local("[fe80::1]:80", "*:*")]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_allow_list_has_limits(#[case] host: &str, #[case] allow: &str) {
+    let (vendor, _) = vendor().await;
+    let admin = free_port().to_string();
+    let yaml = format!("admin: 127.0.0.1:{admin}\n{NOWHERE}");
+    let forward = Forward::start(&yaml, &format!(", others: tunnel, allow: [\"{allow}\"]")).await;
+    let port = vendor.address().port().to_string();
+    let host = host.replace("PORT", &port).replace("ADMIN", &admin);
+    let answer = forward.answer(&format!("CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
+    assert_eq!((answer.status, answer.problem()), (403, "host-forbidden".into()), "{answer:?}");
+    assert_eq!(vendor.connections(), 0);
+}
