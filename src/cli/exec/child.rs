@@ -43,7 +43,7 @@ impl FileLimit {
     fn during<T>(&self, spawn: impl FnOnce() -> T) -> T {
         let raised = getrlimit(Resource::Nofile);
         // A limit that cannot be changed stays for both.
-        let _ = setrlimit(Resource::Nofile, self.0.clone());
+        let _ = setrlimit(Resource::Nofile, self.0);
         let spawned = spawn();
         let _ = setrlimit(Resource::Nofile, raised);
         spawned
