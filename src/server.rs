@@ -59,6 +59,7 @@ use phase::{LINGER, Phase};
 use source::StoreSource;
 use std::{
     collections::HashMap,
+    iter,
     net::SocketAddr,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -113,7 +114,7 @@ struct OwnAddresses {
     services: HashMap<Service, SocketAddr>,
 }
 
-/// What each worker is made of.
+/// The parts that all workers share.
 struct WorkerParts<'a> {
     live: &'a Arc<Live>,
     source: &'a StoreSource,
@@ -225,20 +226,18 @@ impl Server {
         limits.load().await;
         tokio::spawn(limits.follow());
         if beside.is_none() {
-            let hangups = signal(SignalKind::hangup()).map_err(system)?;
-            tokio::spawn(watch_file(live.clone(), hangups));
+            tokio::spawn(watch_file(live.clone(), signal(SignalKind::hangup()).map_err(system)?));
         }
         // Before the workers start, so that no request is decided without the overrides.
         let store = source.with_recovery(live.levels()).await?;
         let overrides = Overrides::begin(live.clone(), store.clone()).await;
         let addresses = OwnAddresses::of(&self.listeners, self.listen, self.admin_address);
-        let Listeners { data, admin: admin_socket, services, forward } = self.listeners;
+        let Listeners { admin: admin_socket, data, services, forward } = self.listeners;
         let (ended, ends) = mpsc::channel(1);
         let mut shutdown = Shutdown::new(ends);
-        let data_door = if self.is_for_command { Door::Forward } else { Door::Data };
-        let ports = [(data_door, data)].into_iter();
-        let ports = ports.chain(forward.map(|port| (Door::Forward, port)));
-        let ports = ports.chain(services.into_iter().map(|(of, port)| (Door::Service(of), port)));
+        let door = if self.is_for_command { Door::Forward } else { Door::Data };
+        let services = services.into_iter().map(|(of, port)| (Door::Service(of), port));
+        let ports = iter::once((door, data)).chain(forward.map(|port| (Door::Forward, port)));
         // Before the first client: a signal that comes before this ends the process at once.
         let stop = Stop::of(beside)?;
         let own = addresses.all();
@@ -248,7 +247,7 @@ impl Server {
         };
         let parts =
             WorkerParts { live: &live, source: &source, forward_door: &forward_door, shares };
-        let runtimes = start_workers(ports, parts, &shutdown, ended)?;
+        let runtimes = start_workers(ports.chain(services), parts, &shutdown, ended)?;
         live.learn(&store).await;
         spawn_reports(&live, &store, &source);
         let admin = AdminParts {

@@ -1,8 +1,8 @@
 //! `paceway exec`: a command whose calls are paced by a gateway in this process, which ends with it. Prints nothing on stdout.
 
-mod bundle;
 mod child;
 mod environment;
+mod files;
 mod settings;
 
 use super::{CommandError, log};
@@ -11,9 +11,9 @@ use crate::{
     tls::Authority,
 };
 use anyhow::{Context, anyhow};
-use bundle::CertificateBundle;
-use child::{FileLimit, run_to_end};
+use child::{DescriptorLimit, run_to_end};
 use environment::CommandEnvironment;
+use files::CommandFiles;
 use std::{ffi::OsString, path::PathBuf, thread};
 use tokio::sync::oneshot;
 
@@ -52,15 +52,15 @@ pub(super) fn exec(args: &ExecArgs) -> Result<(), CommandError> {
     let only = settings::hosts(&args.host)?;
     let config = settings::config(args, &only)?;
     // Before it is raised for the gateway.
-    let files = FileLimit::current();
+    let descriptors = DescriptorLimit::current();
     let authority = Authority::in_memory().context("cannot make an authority")?;
-    let bundle = CertificateBundle::write(authority.certificate())?;
+    let files = CommandFiles::write(authority.certificate())?;
     let roots = settings::roots(args.upstream_ca.as_deref())?;
     let hosts = ForwardHosts::Any { only: only.clone(), roots };
     let server = Server::bind_for_command(config, ForwardSettings::new(authority, hosts));
     let server = server.map_err(anyhow::Error::new)?;
     let (proxy, _) = server.addresses();
-    let environment = CommandEnvironment::new(proxy, bundle.file(), &only);
+    let environment = CommandEnvironment::new(proxy, &files, &only);
     let (ready, is_ready) = oneshot::channel();
     let (end, ended) = oneshot::channel();
     let gateway = thread::Builder::new().name("gateway".into());
@@ -71,7 +71,7 @@ pub(super) fn exec(args: &ExecArgs) -> Result<(), CommandError> {
         failed.map_err(anyhow::Error::new)?;
         return Err(anyhow!("the gateway did not start; this is a bug").into());
     }
-    let code = run_to_end(&args.command, &environment, &files);
+    let code = run_to_end(&args.command, &environment, &descriptors);
     drop(end);
     // The command has ended, and with it all that the gateway is for.
     drop(gateway.join());

@@ -103,11 +103,7 @@ impl ConfigReader {
         let taken = [("listen", listen), ("admin", admin.listen)];
         let taken = taken.map(|(key, address)| TakenAddress { key, address });
         let services = self.services(&root, taken);
-        let of_services = services.all();
-        let of_services =
-            of_services.map(|(of, own)| TakenAddress { key: of.key(), address: own.listen });
-        let taken: Vec<_> = taken.into_iter().chain(of_services).collect();
-        let forward = self.forward(&root, &taken);
+        let forward = self.forward(&root, &taken, &services);
         let store = self.store(&root);
         let limits_from = self.limits_from(&root);
         self.has_others = root.get("limits_from").is_some();

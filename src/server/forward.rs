@@ -21,12 +21,13 @@ use crate::{
     metrics::{self, Protocol, Refusal},
     plan::Plan,
     proxy::ForwardConnection,
-    tls::{Authority, HostCertificates, client::Chain},
+    tls::{Authority, HostCertificates, client::Chain, server},
     upstream::{
         DirectConnection, DirectError, DirectRoute, HostPools, HostSettings, OffLimits, Sockets,
         UpstreamError, UrlOrigin,
     },
 };
+use ::metrics::Gauge;
 use rustls::{RootCertStore, pki_types::ServerName};
 use std::{
     fmt,
@@ -45,6 +46,8 @@ const TLS_HANDSHAKE: u8 = 0x16;
 pub(crate) struct ForwardSettings {
     certificates: Arc<HostCertificates>,
     hosts: ForwardHosts,
+    /// The end of the authority as a metric, which lasts as long as this handle.
+    _expiry: Option<Gauge>,
 }
 
 /// The hosts whose requests the forward proxy takes.
@@ -86,11 +89,18 @@ impl ForwardSettings {
     pub(super) fn of(config: &Config) -> Result<Option<Self>, ServerError> {
         let Some(forward) = &config.forward else { return Ok(None) };
         let authority = Authority::load(&forward.ca).map_err(ServerError::Tls)?;
-        Ok(Some(Self::new(authority, ForwardHosts::Upstreams(forward.allow.clone()))))
+        let _expiry = server::expiry(&forward.ca).map(|end| {
+            let gauge = metrics::CERTIFICATES.level(&[&forward.ca.cert.display().to_string()]);
+            gauge.set(end as f64);
+            gauge
+        });
+        let own = Self::new(authority, ForwardHosts::Upstreams(forward.allow.clone()));
+        Ok(Some(Self { _expiry, ..own }))
     }
 
     pub(crate) fn new(authority: Authority, hosts: ForwardHosts) -> Self {
-        Self { certificates: Arc::new(HostCertificates::new(authority)), hosts }
+        let certificates = Arc::new(HostCertificates::new(authority));
+        Self { certificates, hosts, _expiry: None }
     }
 
     /// Makes the part of one worker. `own` are the listeners of this process.

@@ -10,8 +10,9 @@ use super::{
     phase::{LINGER, Phase},
     source::StoreSource,
 };
-use crate::{config::Service, live::Live};
+use crate::{config::Service, live::Live, proxy::CurrentProxy};
 use std::{
+    mem,
     net::TcpListener,
     sync::{Arc, OnceLock, atomic::AtomicBool},
 };
@@ -82,38 +83,12 @@ impl Worker {
     /// # Errors
     ///
     /// [`ServerError`] if the store's URL cannot be used or the listener fails at the start.
-    pub(super) async fn run(self) -> Result<(), ServerError> {
+    pub(super) async fn run(mut self) -> Result<(), ServerError> {
         let store = self.source.store().await?;
         let proxy = self.live.join(self.number, store.clone());
         let mut acceptors = JoinSet::new();
-        for port in self.ports {
-            let (service, is_forward) = (port.door.service(), port.door == Door::Forward);
-            let connections = if service.is_some() { &self.of_services } else { &self.connections };
-            let context = Arc::new(ConnectionContext {
-                proxy: proxy.clone(),
-                service,
-                forward: self.forward.clone().filter(|_| is_forward),
-                tls: if is_forward {
-                    watch::channel(None).1
-                } else {
-                    self.live.certificates(service)
-                },
-                port: port.listener.local_addr().map_err(system)?.port(),
-                connections: connections.clone(),
-                draining: self.draining.clone(),
-                phases: self.phases.clone(),
-            });
-            let acceptor = Acceptor {
-                listener: port.listener,
-                is_inherited: port.is_inherited,
-                handoffs: port.handoffs,
-                balancer: port.balancer,
-                number: self.number,
-                turned_away: self.turned_away.clone(),
-                context,
-                connections: JoinSet::new(),
-            };
-            acceptors.spawn(acceptor.run(self.drain_end.clone()));
+        for port in mem::take(&mut self.ports) {
+            acceptors.spawn(self.acceptor(port, &proxy)?.run(self.drain_end.clone()));
         }
         let mut phases = self.phases;
         let mut connections = Vec::new();
@@ -147,5 +122,31 @@ impl Worker {
         // Unused permits are on their way back to the store, which may be away.
         let _ = timeout(LINGER, store.flush()).await;
         Ok(())
+    }
+
+    fn acceptor(&self, port: WorkerPort, proxy: &CurrentProxy) -> Result<Acceptor, ServerError> {
+        let (service, is_forward) = (port.door.service(), port.door == Door::Forward);
+        let connections = if service.is_some() { &self.of_services } else { &self.connections };
+        let tls = if is_forward { watch::channel(None).1 } else { self.live.certificates(service) };
+        let context = Arc::new(ConnectionContext {
+            proxy: proxy.clone(),
+            service,
+            forward: self.forward.clone().filter(|_| is_forward),
+            tls,
+            port: port.listener.local_addr().map_err(system)?.port(),
+            connections: connections.clone(),
+            draining: self.draining.clone(),
+            phases: self.phases.clone(),
+        });
+        Ok(Acceptor {
+            listener: port.listener,
+            is_inherited: port.is_inherited,
+            handoffs: port.handoffs,
+            balancer: port.balancer,
+            number: self.number,
+            turned_away: self.turned_away.clone(),
+            context,
+            connections: JoinSet::new(),
+        })
     }
 }

@@ -101,7 +101,7 @@ impl HostPools {
             return Ok(kept.pool.clone());
         }
         let cluster = self.cluster(origin, is_http2)?;
-        follow(&[cluster.clone()], &self.settings.resolver);
+        follow(std::slice::from_ref(&cluster), &self.settings.resolver);
         let pool = Pool::new(cluster, NonZeroUsize::MIN);
         if known.by_origin.len() >= MOST {
             let oldest = known.by_origin.iter().min_by_key(|(_, kept)| kept.asked);

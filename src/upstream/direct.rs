@@ -14,8 +14,8 @@ use std::{
 };
 use tokio::{net::TcpStream, time::timeout};
 
-/// The time that a name and a connection may take together.
-const LIMIT: Duration = Duration::from_secs(10);
+/// The time that a name and a connection may take together, so that a client is answered within its `header_timeout`.
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// How tunnels to other hosts are opened.
 #[derive(Debug, Clone)]

@@ -112,7 +112,7 @@ fn a_command_leaves_no_file() {
     let ended = Command::new("sh").args(args).output().expect("a shell");
     let stdout = text(&ended.stdout);
     let lines: Vec<_> = stdout.lines().collect();
-    assert_eq!(lines[1..], ["ca.pem", "700", "0", "321"], "{ended:?}");
+    assert_eq!(lines[1..], ["ca.pem", "node.cjs", "700", "0", "321"], "{ended:?}");
     let file = Path::new(lines[0]);
     assert!(file.is_absolute() && !file.exists() && !file.parent().expect("one").exists());
 }

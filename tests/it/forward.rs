@@ -140,6 +140,8 @@ async fn requests_in_a_tunnel_take_the_way_of_all_others() {
     forward.gateway.until_counted("limited", "passed", 2).await;
     forward.gateway.until_counted("limited", "refused", 1).await;
     assert_eq!(forward.gateway.line("/a").await["route"], "all");
+    let end = forward.gateway.metric("paceway_certificate_expiry_timestamp_seconds", &[]).await;
+    assert!(end > 1_795_000_000.0, "{end}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,8 +1,9 @@
 //! Upstreams that are reached through an HTTP proxy.
 
-use crate::support::{Authority, Gateway, Upstream};
+use crate::support::{Authority, Gateway, Upstream, eventually};
 use parking_lot::Mutex;
 use rstest::rstest;
+use serde_json::Value;
 use std::{net::SocketAddr, sync::Arc};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
@@ -126,9 +127,11 @@ async fn a_refusal_of_the_proxy_is_clear(
     let answer = gateway.get("/").await;
     assert_eq!((answer.status, answer.problem()), (502, "upstream-unreachable".into()));
     assert!(answer.text().contains(reason), "{}", answer.text());
-    let events = gateway.events();
-    let line = events.iter().find(|line| line["upstream"] == "vendor" && line["level"] == "WARN");
-    let error = line.expect("a line")["error"].as_str().expect("a text").to_owned();
+    let line = eventually("it is said", async || {
+        let is_meant = |line: &Value| line["upstream"] == "vendor" && line["level"] == "WARN";
+        gateway.events().into_iter().find(is_meant)
+    });
+    let error = line.await["error"].as_str().expect("a text").to_owned();
     assert!(error.contains(reason) && error.contains(&proxy.address.to_string()), "{error}");
     assert!(!gateway.output().1.join("\n").contains("hunter2"));
 }

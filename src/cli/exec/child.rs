@@ -30,11 +30,11 @@ const PASSED_ON: [Signal; 6] =
 const OF_TERMINAL: [Signal; 2] = [Signal::INT, Signal::QUIT];
 
 /// The limit of open files as a command inherits it.
-pub(super) struct FileLimit(Rlimit);
+pub(super) struct DescriptorLimit(Rlimit);
 
-// === impl FileLimit ===
+// === impl DescriptorLimit ===
 
-impl FileLimit {
+impl DescriptorLimit {
     pub(super) fn current() -> Self {
         Self(getrlimit(Resource::Nofile))
     }
@@ -43,7 +43,7 @@ impl FileLimit {
     fn during<T>(&self, spawn: impl FnOnce() -> T) -> T {
         let raised = getrlimit(Resource::Nofile);
         // A limit that cannot be changed stays for both.
-        let _ = setrlimit(Resource::Nofile, self.0.clone());
+        let _ = setrlimit(Resource::Nofile, self.0);
         let spawned = spawn();
         let _ = setrlimit(Resource::Nofile, raised);
         spawned
@@ -58,7 +58,7 @@ impl FileLimit {
 pub(super) fn run_to_end(
     command: &[OsString],
     environment: &CommandEnvironment,
-    files: &FileLimit,
+    descriptors: &DescriptorLimit,
 ) -> Result<u8, CommandError> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("cannot wait for the command")?.block_on(async {
@@ -67,7 +67,7 @@ pub(super) fn run_to_end(
         let (program, arguments) = command.split_first().context("there is no command")?;
         let mut own = Command::new(program);
         environment.set(own.args(arguments));
-        let child = files.during(|| own.spawn()).map_err(|error| {
+        let child = descriptors.during(|| own.spawn()).map_err(|error| {
             let code = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_RUN };
             let program = program.to_string_lossy();
             CommandError { code, message: format!("error: cannot run `{program}`: {error}") }

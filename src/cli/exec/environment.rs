@@ -1,11 +1,11 @@
 //! The environment of a command: the variables by which its programs find the proxy and trust its authority.
 
+use super::files::CommandFiles;
 use ipnet::IpNet;
 use std::{
     env,
     ffi::OsString,
     net::{IpAddr, SocketAddr},
-    path::Path,
 };
 use tokio::process::Command;
 
@@ -39,13 +39,16 @@ pub(super) struct CommandEnvironment(Vec<(&'static str, OsString)>);
 // === impl CommandEnvironment ===
 
 impl CommandEnvironment {
-    /// Names the `proxy` and the file of authorities. `only` are the hosts that are paced; all are if it is empty.
-    pub(super) fn new(proxy: SocketAddr, authorities: &Path, only: &[String]) -> Self {
+    /// Names the `proxy` and the files. `only` are the hosts that are paced; all are if it is empty.
+    pub(super) fn new(proxy: SocketAddr, files: &CommandFiles, only: &[String]) -> Self {
         let url: OsString = format!("http://{proxy}").into();
         let mut all: Vec<_> = PROXY.iter().map(|name| (*name, url.clone())).collect();
-        all.extend(AUTHORITIES.iter().map(|name| (*name, authorities.into())));
-        // Node reads the variables of a proxy only if another one says so.
+        all.extend(AUTHORITIES.iter().map(|name| (*name, files.authorities.clone().into())));
+        // Node reads the variables of a proxy only if another one says so, and before version 24.5 only with a script.
         all.push(("NODE_USE_ENV_PROXY", "1".into()));
+        let mut options = env::var_os("NODE_OPTIONS").unwrap_or_default();
+        options.push(format!(" --require \"{}\"", files.node.display()));
+        all.push(("NODE_OPTIONS", options));
         for name in WITHOUT_PROXY {
             let inherited = env::var(name).unwrap_or_default();
             all.push((name, without_proxy(&inherited, only).into()));

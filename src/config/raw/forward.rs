@@ -5,22 +5,28 @@ use crate::{
     config::{
         forward::{ForwardConfig, HostPattern, OtherHosts},
         reader::{ConfigReader, ConfigSection},
+        services::Services,
     },
     tls::Authority,
 };
 use std::net::SocketAddr;
 
 impl ConfigReader {
-    /// Reads the forward proxy. `taken` has the addresses of the other listeners, with their keys.
+    /// Reads the forward proxy. `taken` has the addresses of the listeners beside those of services.
     pub(super) fn forward(
         &mut self,
         root: &ConfigSection<'_>,
         taken: &[TakenAddress],
+        services: &Services,
     ) -> Option<ForwardConfig> {
         let section = self.section_at(root, "forward")?;
         let how = ", as in `listen: 127.0.0.1:8888`";
         let listen: Option<SocketAddr> = self.read_required(&section, "listen", how);
-        let other = taken.iter().find(|of| Some(of.address) == listen && of.address.port() != 0);
+        let of_services = services.all();
+        let of_services =
+            of_services.map(|(of, own)| TakenAddress { key: of.key(), address: own.listen });
+        let mut taken = taken.iter().copied().chain(of_services);
+        let other = taken.find(|of| Some(of.address) == listen && of.address.port() != 0);
         if let (Some(TakenAddress { key, .. }), Some(field)) = (other, section.get("listen")) {
             let reason = format!("the same address as `{key}`; the forward proxy needs its own");
             self.note_at(&field, reason);

@@ -25,16 +25,22 @@ for i in range(8):
     assert urllib.request.urlopen(sys.argv[1] + '/x').read() == b'ok'
 ";
 const FETCH: &str = "
-const { EnvHttpProxyAgent, fetch } = require('undici');
 (async () => {
-  // Node from version 24 on does this by itself, by NODE_USE_ENV_PROXY.
-  const dispatcher = new EnvHttpProxyAgent();
-  const calls = [...Array(8)].map(() => fetch(process.argv[1] + '/x', { dispatcher }));
+  const calls = [...Array(8)].map(() => fetch(process.argv[1] + '/x'));
   for (const answer of await Promise.all(calls)) {
     if ((await answer.text()) !== 'ok') process.exit(1);
   }
   process.exit(0);
 })();
+";
+const HTTPS: &str = "
+const https = require('node:https');
+let left = 8;
+for (let i = 0; i < 8; i++) {
+  https.get(process.argv[1] + '/x', (answer) => {
+    answer.resume().on('end', () => --left || process.exit(answer.statusCode === 200 ? 0 : 1));
+  });
+}
 ";
 const AXIOS: &str = "
 const axios = require('axios');
@@ -56,6 +62,7 @@ const NODE: &str = "PATH=\"$PATH:$PWD/target/clients/python/bin\" NODE_PATH=targ
 #[case::httpx(&[PYTHON, "-c", HTTPX, "URL"])]
 #[case::urllib(&[PYTHON, "-c", URLLIB, "URL"])]
 #[case::fetch_of_node(&["sh", "-c", NODE, FETCH, "URL"])]
+#[case::https_of_node(&["sh", "-c", NODE, HTTPS, "URL"])]
 #[case::axios(&["sh", "-c", NODE, AXIOS, "URL"])]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_is_paced(#[case] command: &[&str]) {

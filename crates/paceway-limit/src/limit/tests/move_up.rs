@@ -171,7 +171,7 @@ async fn remaining_waiters_use_the_slots_of_cancelled_ones(
     assert!(moves.load(Relaxed) <= instants.len(), "{moves:?}");
 }
 
-/// Refused at 20/s, 40 calls wait. Ten of them leave, and nobody moves up. A reload makes the rate another one before ten others
+/// Refused at 20/s, 40 calls wait. Ten of them leave, and no call moves up. A reload makes the rate another one before ten others
 /// come: they get the places that are free, and no two permits flow at one instant.
 #[rstest]
 #[case::twice_the_rate(2 * RATE)]

@@ -1,4 +1,5 @@
-//! The file of authorities that a command trusts: those of the system, and the one of its gateway. Holds no key.
+//! The files that a command needs: the authorities that it trusts (those of the system, and the one of its gateway), and a
+//! script for Node. No file holds a key.
 
 use super::environment::AUTHORITIES;
 use crate::{
@@ -17,16 +18,22 @@ use std::{
     process,
 };
 
-/// A file in a directory that only its owner can read. Both are removed on drop.
-pub(super) struct CertificateBundle {
+/// The script by which Node before version 24.5 uses the proxy.
+const NODE: &str = include_str!("node.cjs");
+
+/// Files in a directory that only its owner can read. All are removed on drop.
+pub(super) struct CommandFiles {
     directory: PathBuf,
-    file: PathBuf,
+    /// Certificates in PEM.
+    pub(super) authorities: PathBuf,
+    /// A script that Node loads first.
+    pub(super) node: PathBuf,
 }
 
-// === impl CertificateBundle ===
+// === impl CommandFiles ===
 
-impl CertificateBundle {
-    /// Writes the authorities of the system, those that the environment names, and `own`.
+impl CommandFiles {
+    /// Writes the script, and the authorities of the system, those that the environment names, and `own`.
     pub(super) fn write(own: &CertificateDer<'_>) -> Result<Self, CommandError> {
         let mut all = client::system_certificates();
         let named =
@@ -42,21 +49,20 @@ impl CertificateBundle {
         let directory = env::temp_dir().join(format!("paceway-{name:016x}"));
         let made = DirBuilder::new().mode(0o700).create(&directory);
         made.with_context(|| format!("cannot make the directory {}", directory.display()))?;
-        let bundle = Self { file: directory.join("ca.pem"), directory };
-        let written = fs::write(&bundle.file, text);
-        written.with_context(|| format!("cannot write {}", bundle.file.display()))?;
-        Ok(bundle)
-    }
-
-    pub(super) fn file(&self) -> &Path {
-        &self.file
+        let (authorities, node) = (directory.join("ca.pem"), directory.join("node.cjs"));
+        let files = Self { directory, authorities, node };
+        for (file, text) in [(&files.authorities, text.as_str()), (&files.node, NODE)] {
+            fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        }
+        Ok(files)
     }
 }
 
-impl Drop for CertificateBundle {
+impl Drop for CommandFiles {
     fn drop(&mut self) {
         // If they cannot be removed, a certificate stays that no program trusts any more.
-        let _ = fs::remove_file(&self.file);
+        let _ = fs::remove_file(&self.authorities);
+        let _ = fs::remove_file(&self.node);
         let _ = fs::remove_dir(&self.directory);
     }
 }
