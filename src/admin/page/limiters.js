@@ -106,7 +106,7 @@ function update(row, limiter) {
   const known = JSON.stringify([limiter, actions.mayChange()]);
   if (state.known === known) return;
   Object.assign(state, { limiter, known });
-  const set = (name, text, value = text) => show(field(row, name), text, value);
+  const set = (name, text, ...value) => show(field(row, name), text, ...value);
   const named = tags(limiter);
   const place = field(row, "tags");
   const text = JSON.stringify(named);
