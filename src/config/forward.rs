@@ -54,7 +54,7 @@ impl HostPattern {
     /// The pattern that takes every host and port.
     pub const ALL: Self = Self { host: PatternHost::Any, port: None };
 
-    /// Reads an entry. Without a port it is for that of https.
+    /// Reads an entry. Without a port one host is meant with all of its ports, and several with that of https.
     ///
     /// # Errors
     ///
@@ -63,7 +63,7 @@ impl HostPattern {
         const SHAPE: &str = "is no host such as `api.example`, `*.example`, `10.0.0.7:8443` or `*`";
         let (host, port) = match text.rsplit_once(':') {
             Some((host, port)) if !port.ends_with(']') => (host, port),
-            _ => (text, "443"),
+            _ => (text, if text.contains('*') { "443" } else { "*" }),
         };
         let port = match port {
             "*" => None,
@@ -107,8 +107,10 @@ mod tests {
     #[rstest]
     #[case::a_name("api.example", "api.example:443", true)]
     #[case::small_letters("API.example", "api.example:443", true)]
-    #[case::another_port("api.example", "api.example:22", false)]
+    #[case::all_ports("api.example", "api.example:22", true)]
     #[case::a_port("api.example:22", "api.example:22", true)]
+    #[case::another_port("api.example:443", "api.example:22", false)]
+    #[case::another_port_of_several("*.example", "api.example:22", false)]
     #[case::any_port("api.example:*", "api.example:1234", true)]
     #[case::below("*.example", "a.b.example:443", true)]
     #[case::not_the_name_itself("*.example", "example:443", false)]

@@ -19,9 +19,9 @@ pub(in crate::config) const FORWARD: Keys = Keys {
         choice::<OtherHosts>("others").default("refuse")
             .says("hosts of no upstream. `tunnel` passes connections to those in `allow` on as they are"),
         list("allow", 0..=1_000, &Kind::Text).written("list of at most {most} hosts")
-            .says("with `others: tunnel`: `api.example`, `*.example` (all names below it) or `*`; port 443 unless \
-                `HOST:PORT` or `HOST:*` says another. This machine is reached only by an entry without `*`, and \
-                link-local addresses and the gateway's own listeners by none"),
+            .says("with `others: tunnel`: `api.example` or `api.example:8443`; `*.example` (all names below it) or `*`, which \
+                without a port are for 443. This machine is reached only by an entry without `*`, and link-local \
+                addresses and the gateway's own listeners by none"),
     ],
     others: &[
         meant("address bind", "listen"),

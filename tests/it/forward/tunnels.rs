@@ -29,7 +29,7 @@ async fn an_allowed_host_is_spoken_to_as_it_is() {
 #[rstest]
 #[case::this_machine("127.0.0.1:PORT", "*:*")]
 #[case::this_machine_by_name("localhost:PORT", "*:*")]
-#[case::another_port("127.0.0.1:PORT", "127.0.0.1")]
+#[case::another_port("127.0.0.1:PORT", "127.0.0.1:443")]
 #[case::admin("127.0.0.1:ADMIN", "127.0.0.1:*")]
 #[case::admin_by_name("localhost:ADMIN", "localhost:*")]
 #[case::admin_in_another_way("[::ffff:127.0.0.1]:ADMIN", "[::ffff:127.0.0.1]:*")]
@@ -47,4 +47,18 @@ async fn an_allow_list_has_limits(#[case] host: &str, #[case] allow: &str) {
     let answer = forward.answer(&format!("CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
     assert_eq!((answer.status, answer.problem()), (403, "host-forbidden".into()), "{answer:?}");
     assert_eq!(vendor.connections(), 0);
+}
+
+/// A tunnel that its sides keep open ends shortly before the drain does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tunnel_ends_with_the_gateway() {
+    let silent = Upstream::raw(|mut conn| async move { drop(conn.rest().await) }).await;
+    let host = silent.address().to_string();
+    let yaml = format!("drain_timeout: 2s\n{NOWHERE}");
+    let mut forward =
+        Forward::start(&yaml, &format!(", others: tunnel, allow: [\"{host}\"]")).await;
+    let mut stream = forward.connect(&host).await;
+    forward.gateway.signal("TERM");
+    assert_eq!(stream.read(&mut [0; 1]).await.expect("an end"), 0);
+    assert!(forward.gateway.end().await.success());
 }
