@@ -18,6 +18,7 @@ use std::{ffi::OsString, path::PathBuf, thread};
 use tokio::sync::oneshot;
 
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "paceway exec [OPTIONS] --limit <RATE> -- <COMMAND>...")]
 pub(super) struct ExecArgs {
     /// A limit of all calls together, such as 1200/5min. Several of them may be given.
     #[arg(long, required = true, value_name = "RATE")]

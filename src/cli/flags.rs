@@ -149,15 +149,13 @@ impl GatewayFlags {
                 Err(reason) => wrong.push(format!("--limit: `{text}` {reason}")),
             }
         }
-        let Some(shortest) = windows.iter().map(|rate| rate.period).min() else { return limiters };
-        let (margin, unit) = largest(MARGIN.min(shortest / 10));
+        let Some(margin) = window_margin(&windows) else { return limiters };
         let rates: Vec<_> = windows.iter().map(ToString::to_string).collect();
         let rates = match &*rates {
             [one] => one.clone(),
             several => format!("[{}]", several.join(", ")),
         };
-        let window =
-            format!("{{ algorithm: sliding_window, rate: {rates}, margin: {margin}{unit} }}");
+        let window = format!("{{ algorithm: sliding_window, rate: {rates}, margin: {margin} }}");
         limiters.insert(0, window);
         limiters
     }
@@ -197,6 +195,13 @@ impl GatewayFlags {
              routes:\n  - {{ name: all, suffix: \"*\", limiters: [{names}], max_wait: {wait} }}\n"
         )
     }
+}
+
+/// The margin of a sliding window that keeps these rates, as a file writes it; `None` without a rate.
+pub(super) fn window_margin(rates: &[Rate]) -> Option<String> {
+    let shortest = rates.iter().map(|rate| rate.period).min()?;
+    let (margin, unit) = largest(MARGIN.min(shortest / 10));
+    Some(format!("{margin}{unit}"))
 }
 
 /// The name of the limiter: the host of the upstream, so that gateways for several upstreams can share a Redis.

@@ -49,10 +49,10 @@ impl CommandEnvironment {
         let mut options = env::var_os("NODE_OPTIONS").unwrap_or_default();
         options.push(format!(" --require \"{}\"", files.node.display()));
         all.push(("NODE_OPTIONS", options));
-        for name in WITHOUT_PROXY {
-            let inherited = env::var(name).unwrap_or_default();
-            all.push((name, without_proxy(&inherited, only).into()));
-        }
+        // Programs read one of the two, and not all the same one.
+        let inherited = WITHOUT_PROXY.iter().filter_map(|name| env::var(name).ok());
+        let without = without_proxy(&inherited.collect::<Vec<_>>().join(","), only);
+        all.extend(WITHOUT_PROXY.iter().map(|name| (*name, OsString::from(&without))));
         Self(all)
     }
 

@@ -2,8 +2,8 @@
 
 use super::ExecArgs;
 use crate::{
-    cli::CommandError,
-    config::Config,
+    cli::{CommandError, flags::window_margin},
+    config::{self, Config},
     tls::{certificates, client},
     upstream::UrlOrigin,
 };
@@ -59,6 +59,13 @@ pub(super) fn config(args: &ExecArgs, only: &[String]) -> Result<Config, Command
 fn text(args: &ExecArgs, only: &[String]) -> Result<String, CommandError> {
     let quoted = |text: &str| Value::from(text).to_string();
     let (name, max_wait) = (quoted(&args.name), quoted(&args.max_wait));
+    if args.limit.iter().any(|limit| limit == "auto") {
+        let reason = "a command is too short to learn a rate; write one, as in `--limit 5/s`";
+        return Err(CommandError::usage(format!("error: --limit: {reason}")));
+    }
+    let rates: Vec<_> = args.limit.iter().filter_map(|limit| config::rate(limit).ok()).collect();
+    // Without a rate that can be read, the configuration is refused.
+    let margin = window_margin(&rates).unwrap_or_else(|| "0".into());
     let limits: Vec<_> = args.limit.iter().map(|limit| quoted(limit)).collect();
     let limits = match &limits[..] {
         [only] => only.clone(),
@@ -73,7 +80,7 @@ fn text(args: &ExecArgs, only: &[String]) -> Result<String, CommandError> {
          client: {{ idle_timeout: 1h, body_timeout: 1h, header_timeout: 1min }}\n\
          limits: {{ headers: 1000, header_bytes: 1MiB, uri: 64000B }}\n\
          upstreams:\n  any: {{ url: 'http://192.0.2.1', connect_timeout: 10s, response_timeout: 1h, headers: {{ request: {{ remove: {REMOVED} }} }} }}\n\
-         limiters:\n  {name}: {{ algorithm: sliding_window, rate: {limits}, margin: 30ms }}\n",
+         limiters:\n  {name}: {{ algorithm: sliding_window, rate: {limits}, margin: {margin} }}\n",
         token = quoted(&token()?),
     );
     if let Some(url) = &args.store {
