@@ -55,13 +55,12 @@ pub(super) fn exec(args: &ExecArgs) -> Result<(), CommandError> {
     // Before it is raised for the gateway.
     let descriptors = DescriptorLimit::current();
     let authority = Authority::in_memory().context("cannot make an authority")?;
-    let files = CommandFiles::write(authority.certificate())?;
+    let certificate = authority.certificate().clone();
     let roots = settings::roots(args.upstream_ca.as_deref())?;
     let hosts = ForwardHosts::Any { only: only.clone(), roots };
     let server = Server::bind_for_command(config, ForwardSettings::new(authority, hosts));
     let server = server.map_err(anyhow::Error::new)?;
     let (proxy, _) = server.addresses();
-    let environment = CommandEnvironment::new(proxy, &files, &only);
     let (ready, is_ready) = oneshot::channel();
     let (end, ended) = oneshot::channel();
     let gateway = thread::Builder::new().name("gateway".into());
@@ -72,7 +71,9 @@ pub(super) fn exec(args: &ExecArgs) -> Result<(), CommandError> {
         failed.map_err(anyhow::Error::new)?;
         return Err(anyhow!("the gateway did not start; this is a bug").into());
     }
-    let code = run_to_end(&args.command, &environment, &descriptors);
+    let environment =
+        || Ok(CommandEnvironment::new(proxy, CommandFiles::write(&certificate)?, &only));
+    let code = run_to_end(&args.command, environment, &descriptors);
     drop(end);
     // The command has ended, and with it all that the gateway is for.
     drop(gateway.join());

@@ -1,6 +1,6 @@
 //! The routes of requests that come through the forward proxy: those of the upstreams that the URL of a request names.
 
-use crate::{config::Config, route::Table, upstream::UrlOrigin};
+use crate::{config::Config, path::Paths, route::Table, upstream::UrlOrigin};
 use std::collections::HashMap;
 
 /// The routes of requests by the origin that they name.
@@ -65,14 +65,46 @@ impl ForwardRoutes {
         self.by_origin.contains_key(origin)
     }
 
+    /// Whether every spelling that an origin may read has the base path that is written. Otherwise a call of one upstream could be
+    /// charged to the limiters of another, as `/%76%32/search` beside an upstream with the base path `/v2`.
+    pub(crate) fn is_plain(&self, origin: &UrlOrigin, path: &str, paths: &Paths) -> bool {
+        let Some(bases) = self.by_origin.get(origin) else { return true };
+        if path == "*" || bases.iter().all(|own| own.base.is_empty()) {
+            return true;
+        }
+        if !paths.is_legible(path) {
+            return false;
+        }
+        let base_of = |form: &[u8], folds: bool| {
+            bases.iter().position(|own| {
+                let base = paths.normal_of(own.base.as_bytes(), folds);
+                let rest = form.strip_prefix(if own.base.is_empty() { &b""[..] } else { &*base });
+                rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+            })
+        };
+        let written = bases.iter().position(|own| own.begins(path));
+        let mut readings = paths.readings(path);
+        base_of(&paths.normal(path), paths.folds()) == written
+            && readings.all(|(reading, folds)| {
+                base_of(&paths.normal_of(&reading, folds), folds) == written
+            })
+    }
+
     /// The routes of a request for `path`, which begins with the longest base path; `None` if no upstream has it.
     pub(crate) fn find(&self, origin: &UrlOrigin, path: &str) -> Option<ForwardMatch<'_>> {
-        let is_within = |base: &str| {
-            let rest = path.strip_prefix(base);
-            path == "*" || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
-        let found = self.by_origin.get(origin)?.iter().find(|own| is_within(&own.base))?;
+        let bases = self.by_origin.get(origin)?;
+        let found = bases.iter().find(|own| path == "*" || own.begins(path))?;
         Some(ForwardMatch { table: &self.tables[found.table], base: &found.base })
+    }
+}
+
+// === impl ForwardBase ===
+
+impl ForwardBase {
+    /// Whether the path begins with all segments of the base path.
+    fn begins(&self, path: &str) -> bool {
+        let rest = path.strip_prefix(&*self.base);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 }
 
@@ -125,5 +157,29 @@ routes:
             )
         });
         assert_eq!(route.map(|route| &*config.routes[route].name), expected);
+    }
+
+    #[rstest]
+    #[case::written("/v2/search", true)]
+    #[case::another("/search", true)]
+    #[case::odd_behind_the_base("/v2/a%20b", true)]
+    #[case::escaped("/%76%32/search", false)]
+    #[case::doubled("//v2/search", false)]
+    #[case::dot("/./v2/search", false)]
+    #[case::into_it("/x/../v2/search", false)]
+    #[case::into_it_escaped("/x/%2e%2e/v2/search", false)]
+    #[case::out_of_it("/v2/../search", false)]
+    #[case::out_of_it_escaped("/v2/%2e%2e/search", false)]
+    #[case::escaped_slash("/v2%2fsearch", false)]
+    #[case::capital("/V2/search", false)]
+    #[case::parameter("/v2;x/search", false)]
+    fn a_base_path_that_can_be_read_in_two_ways_is_found(
+        #[case] path: &str,
+        #[case] is_plain: bool,
+    ) {
+        let config = Config::parse(UPSTREAMS, "test", Path::new("."), &|_| None).unwrap();
+        let routes = ForwardRoutes::new(&config);
+        let origin = UrlOrigin::of(true, "api.example").unwrap();
+        assert_eq!(routes.is_plain(&origin, path, &config.paths), is_plain);
     }
 }

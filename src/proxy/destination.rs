@@ -3,6 +3,7 @@
 use super::{Arrival, Exchange};
 use crate::{
     answer::Failure,
+    plan::ForwardRoutes,
     route::Table,
     upstream::{HostPools, Pool, UrlOrigin},
 };
@@ -71,6 +72,13 @@ impl<'a> Exchange<'a> {
             };
             return Err(Failure::Forbidden(why.into()));
         };
+        let is_plain = |routes: &ForwardRoutes| {
+            routes.is_plain(&origin, request.uri().path(), &plan.config.paths)
+        };
+        if !routes.is_none_or(is_plain) {
+            let why = "the path can be read as one of another upstream; write its base path as the configuration has it";
+            return Err(Failure::BadRequest(why.into()));
+        }
         if !found.base.is_empty() && request.uri().path() != "*" {
             strip_base(request, found.base)?;
         }
@@ -98,8 +106,11 @@ fn named_origin<B>(
                 let host = host.to_str().ok();
                 host.and_then(|host| UrlOrigin::of(tunnel.is_https, host)).ok_or_else(unread)?
             }
-            // HTTP/1.0.
-            None => tunnel.clone(),
+            // Keys and routes could not tell it from other hosts.
+            None => {
+                let why = "a request in a tunnel names its host, also in HTTP/1.0";
+                return Err(Failure::BadRequest(why.into()));
+            }
         },
         (None, None) => {
             let why = "this is a forward proxy: a request names its whole URL, as in `GET http://host/path`, or comes through `CONNECT host:443`";

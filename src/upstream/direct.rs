@@ -2,7 +2,7 @@
 
 use super::{
     names::lookup,
-    off_limits::{OffLimits, OffLimitsError},
+    off_limits::{OffLimits, OffLimitsError, is_of_this_host},
     origin::UrlOrigin,
     sockets::{Socket, Sockets},
 };
@@ -87,7 +87,7 @@ impl DirectRoute {
             let address = SocketAddr::new(ip, origin.port);
             if self.off_limits.has(address) {
                 last = OffLimitsError(address).into();
-            } else if ip.to_canonical().is_loopback() && !may_be_local {
+            } else if !may_be_local && is_of_this_host(ip) {
                 last = DirectError::Loopback;
             } else {
                 let socket = self.sockets.take().await.ok_or(DirectError::TooMany)?;

@@ -68,7 +68,8 @@ fn plain(ip: IpAddr) -> IpAddr {
 }
 
 /// Whether a socket of this host can have the address.
-fn is_of_this_host(ip: IpAddr) -> bool {
+pub(super) fn is_of_this_host(ip: IpAddr) -> bool {
+    let ip = plain(ip);
     ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
 }
 

@@ -150,6 +150,17 @@ async fn a_signal_reaches_the_command(#[case] name: &str, #[case] code: i32) {
     }
 }
 
+/// As under `nohup`: the command is started with the signal ignored, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ignored_signal_stays_ignored() {
+    let script = "trap '' HUP; exec \"$0\" exec --limit 5/s -- grep SigIgn /proc/self/status";
+    let paceway = env!("CARGO_BIN_EXE_paceway");
+    let said = Command::new("sh").args(["-c", script, paceway]).output().expect("start");
+    let said = String::from_utf8(said.stdout).expect("text");
+    let bits = said.trim().strip_prefix("SigIgn:").expect("a set of signals").trim();
+    assert_eq!(u64::from_str_radix(bits, 16).expect("a number") & 1, 1, "{said}");
+}
+
 /// All hosts share the limit, over TLS or not.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_hosts_share_the_limits() {

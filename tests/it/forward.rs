@@ -144,6 +144,18 @@ async fn requests_in_a_tunnel_take_the_way_of_all_others() {
     assert!(end > 1_795_000_000.0, "{end}");
 }
 
+/// Keys and routes could not tell it from the requests of other hosts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_in_a_tunnel_names_its_host() {
+    let (vendor, authority) = vendor().await;
+    let forward = Forward::start(&before(&vendor, &authority), "").await;
+    let host = format!("localhost:{}", vendor.address().port());
+    let mut conn = Conn::over(forward.open(&host, &["http/1.1"]).await);
+    conn.send("GET /limited HTTP/1.0\r\n\r\n").await.expect("send");
+    assert_eq!(conn.answer().await.expect("an answer").status, 400);
+    assert_eq!(vendor.calls().len(), 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_keeps_its_certificate_and_speaks_both_versions() {
     let (vendor, authority) = vendor().await;

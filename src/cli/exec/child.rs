@@ -3,10 +3,14 @@
 use super::environment::CommandEnvironment;
 use crate::cli::CommandError;
 use anyhow::Context;
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use rustix::{
+    process::{Pid, Resource, Rlimit, Signal, getpgrp, getrlimit, kill_process, setrlimit},
+    termios::tcgetpgrp,
+};
 use std::{
     ffi::OsString,
-    io::{self, IsTerminal},
+    fs::{self, File},
+    io,
     os::unix::process::ExitStatusExt,
     process::ExitStatus,
 };
@@ -52,18 +56,21 @@ impl DescriptorLimit {
 
 /// Runs the command, and returns its exit code: 128 and the number of the signal that ended it.
 ///
+/// `environment` is made when a signal no longer ends this process, which would leave its files in place.
+///
 /// # Errors
 ///
 /// 127 for a command that is not found, 126 for one that cannot be run.
 pub(super) fn run_to_end(
     command: &[OsString],
-    environment: &CommandEnvironment,
+    environment: impl FnOnce() -> Result<CommandEnvironment, CommandError>,
     descriptors: &DescriptorLimit,
 ) -> Result<u8, CommandError> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("cannot wait for the command")?.block_on(async {
         // Before the command begins, so that none is lost.
         let signals = signals().context("cannot listen to signals")?;
+        let environment = environment()?;
         let (program, arguments) = command.split_first().context("there is no command")?;
         let mut own = Command::new(program);
         environment.set(own.args(arguments));
@@ -80,8 +87,10 @@ pub(super) fn run_to_end(
 /// Catches the signals for the command.
 fn signals() -> io::Result<mpsc::Receiver<Signal>> {
     let (sender, receiver) = mpsc::channel(16);
-    let is_terminal = io::stdin().is_terminal();
-    for own in PASSED_ON {
+    let is_terminal = is_in_foreground();
+    let ignored = ignored_signals();
+    // A signal that is ignored, as by `nohup`, stays so for the command.
+    for own in PASSED_ON.into_iter().filter(|own| ignored >> (own.as_raw() - 1) & 1 == 0) {
         let mut caught = signal(SignalKind::from_raw(own.as_raw()))?;
         let is_passed_on = !(is_terminal && OF_TERMINAL.contains(&own));
         let sender = sender.clone();
@@ -94,6 +103,19 @@ fn signals() -> io::Result<mpsc::Receiver<Signal>> {
         });
     }
     Ok(receiver)
+}
+
+/// Whether a terminal sends its signals to this process, and so to the command. The standard input may be something else.
+fn is_in_foreground() -> bool {
+    let group = File::open("/dev/tty").ok().and_then(|terminal| tcgetpgrp(terminal).ok());
+    group == Some(getpgrp())
+}
+
+/// The signals that this process was started without, one bit each; none where the system does not say it.
+fn ignored_signals() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    line.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// Waits for the end of the command, and passes signals on to it.

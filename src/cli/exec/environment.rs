@@ -34,13 +34,17 @@ const WITHOUT_PROXY: [&str; 2] = ["NO_PROXY", "no_proxy"];
 const METADATA: [&str; 3] = ["169.254.169.254", "169.254.170.2", "fd00:ec2::254"];
 
 /// The variables that a command gets in addition to ours, or in their place.
-pub(super) struct CommandEnvironment(Vec<(&'static str, OsString)>);
+pub(super) struct CommandEnvironment {
+    variables: Vec<(&'static str, OsString)>,
+    /// Removed with these variables.
+    _files: CommandFiles,
+}
 
 // === impl CommandEnvironment ===
 
 impl CommandEnvironment {
     /// Names the `proxy` and the files. `only` are the hosts that are paced; all are if it is empty.
-    pub(super) fn new(proxy: SocketAddr, files: &CommandFiles, only: &[String]) -> Self {
+    pub(super) fn new(proxy: SocketAddr, files: CommandFiles, only: &[String]) -> Self {
         let url: OsString = format!("http://{proxy}").into();
         let mut all: Vec<_> = PROXY.iter().map(|name| (*name, url.clone())).collect();
         all.extend(AUTHORITIES.iter().map(|name| (*name, files.authorities.clone().into())));
@@ -49,16 +53,16 @@ impl CommandEnvironment {
         let mut options = env::var_os("NODE_OPTIONS").unwrap_or_default();
         options.push(format!(" --require \"{}\"", files.node.display()));
         all.push(("NODE_OPTIONS", options));
-        // Programs read one of the two, and not all the same one.
+        // A program reads one of the two.
         let inherited = WITHOUT_PROXY.iter().filter_map(|name| env::var(name).ok());
         let without = without_proxy(&inherited.collect::<Vec<_>>().join(","), only);
         all.extend(WITHOUT_PROXY.iter().map(|name| (*name, OsString::from(&without))));
-        Self(all)
+        Self { variables: all, _files: files }
     }
 
     /// Gives the variables to a command.
     pub(super) fn set(&self, command: &mut Command) {
-        command.envs(self.0.iter().map(|(name, value)| (name, value)));
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
     }
 }
 
