@@ -64,7 +64,7 @@ fn unknown(name: &str) -> String {
         Some(known) => Some(format!("did you mean `{known}`?")),
         None => suggest(name, names()),
     };
-    let hint = hint.map_or(String::new(), |hint| format!("; {hint}"));
+    let hint = hint.map_or(".".to_owned(), |hint| format!("; {hint}"));
     let all: Vec<_> = names().collect();
     format!("error: `{name}` is no recipe{hint} There are {}", all.join(", "))
 }

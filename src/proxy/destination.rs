@@ -18,6 +18,11 @@ pub struct ForwardConnection {
     pub pools: Option<Arc<HostPools>>,
 }
 
+/// The path and query of a request as its client wrote them, an extension of a request whose base path is removed for its route:
+/// `/v2` must not become `/v2/` on the way.
+#[derive(Clone)]
+pub(super) struct WrittenPath(pub(super) PathAndQuery);
+
 /// The routes and the connections that the URL of a request decides.
 pub(super) struct Destination<'a> {
     /// The routes among which it finds its own.
@@ -29,8 +34,8 @@ pub(super) struct Destination<'a> {
 // === impl Exchange ===
 
 impl<'a> Exchange<'a> {
-    /// Finds the upstream that a request with the field `host` names. Its path loses the base path of the upstream, which is
-    /// put before it again when it is sent.
+    /// Finds the upstream that a request with the field `host` names. Its path loses the base path of the upstream for its route, and
+    /// is sent as it was written.
     ///
     /// # Errors
     ///
@@ -128,7 +133,8 @@ fn named_origin<B>(
 
 /// Removes the base path from the target of a request.
 fn strip_base<B>(request: &mut Request<B>, base: &str) -> Result<(), Failure> {
-    let all = request.uri().path_and_query().map_or("", PathAndQuery::as_str);
+    let written = request.uri().path_and_query().cloned();
+    let all = written.as_ref().map_or("", PathAndQuery::as_str);
     let rest = all.strip_prefix(base).unwrap_or(all);
     let slash = if rest.starts_with('/') { "" } else { "/" };
     let rest = PathAndQuery::try_from([slash, rest].concat());
@@ -137,5 +143,8 @@ fn strip_base<B>(request: &mut Request<B>, base: &str) -> Result<(), Failure> {
     parts.path_and_query = Some(rest);
     *request.uri_mut() =
         Uri::from_parts(parts).map_err(|_| Failure::BadRequest("the path is too long".into()))?;
+    if let Some(written) = written {
+        request.extensions_mut().insert(WrittenPath(written));
+    }
     Ok(())
 }

@@ -4,6 +4,7 @@ use super::{
     Body, Exchange, Routed,
     attempt::Attempt,
     connecting::FirstConnection,
+    destination::WrittenPath,
     interim::ClientSide,
     read_ahead::ReadAhead,
     record::Record,
@@ -22,7 +23,7 @@ use crate::{
         headers::{self, AddedHeaders, ForwardContext, HeaderFlags},
     },
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
 use std::{borrow::Cow, mem, time::Duration};
 use tokio::time::Instant;
@@ -239,7 +240,11 @@ impl<'a> Exchange<'a> {
         }
         // Most are as they came.
         if !target.base.is_empty() || request.uri().authority().is_some() {
-            let uri = target.uri(request.uri().path_and_query());
+            let written = client.forward.as_ref().and_then(|_| request.extensions().get());
+            let uri = match written {
+                Some(WrittenPath(path)) => Some(Uri::from(path.clone())),
+                None => target.uri(request.uri().path_and_query()),
+            };
             *request.uri_mut() = uri.ok_or(Failure::BadRequest("the path is too long".into()))?;
         }
         *request.version_mut() = Version::HTTP_11;
@@ -270,7 +275,8 @@ impl<'a> Exchange<'a> {
             }
             _ => None,
         };
-        for_client(routed.policy, &self.record, seen, response);
+        let is_forward = self.client.forward.is_some();
+        for_client(routed.policy, &self.record, seen, is_forward, response);
         let lease = reservation.take_if(|reservation| reservation.is_lease()).map(Box::new);
         if let Some(switched) = switched {
             switched.answer(response);
@@ -322,6 +328,7 @@ fn for_client(
     policy: &RoutePolicy,
     record: &Record<'_>,
     seen: HeaderFlags,
+    is_forward: bool,
     response: &mut Response<()>,
 ) {
     let version = mem::replace(response.version_mut(), Version::HTTP_11);
@@ -339,7 +346,14 @@ fn for_client(
         headers.insert(&PACEWAY_ATTEMPTS, HeaderValue::from(record.attempts));
     }
     record.tell(headers);
-    policy.rules.as_ref().into_iter().flatten().for_each(|rules| rules.response.apply(headers));
+    for rules in policy.rules.as_ref().into_iter().flatten() {
+        // A client of the forward proxy knows the upstream by its own URL.
+        if is_forward {
+            rules.response.apply_to_forwarded(headers)
+        } else {
+            rules.response.apply(headers)
+        }
+    }
 }
 
 /// The failure of a request whose body broke, grew too large or stalled, or whose client left within it.

@@ -8,8 +8,9 @@ use rcgen::{
 use rustls::{
     crypto::aws_lc_rs::default_provider,
     pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime},
+    sign::CertifiedKey,
 };
-use std::{fmt, path::Path, time::Duration};
+use std::{fmt, iter, path::Path, time::Duration};
 use x509_cert::{Certificate, der::Decode};
 
 const DAY: u64 = 86_400;
@@ -24,7 +25,8 @@ const LONGEST_NAME: usize = 64;
 
 /// An authority that signs certificates for hosts.
 pub struct Authority {
-    certificate: CertificateDer<'static>,
+    /// Its certificate, and those that lead from it to one that clients know.
+    chain: Vec<CertificateDer<'static>>,
     issuer: Issuer<'static, SigningPair>,
     /// The key of all certificates for hosts, which is made for this process.
     host_key: SigningPair,
@@ -82,9 +84,9 @@ impl Authority {
     pub fn in_memory() -> Result<Self, SigningError> {
         let (key, end) = (SigningPair::generate()?, unix_now() + IN_MEMORY);
         let params = authority_params(end);
-        let certificate = params.self_signed(&key)?.der().clone();
+        let chain = vec![params.self_signed(&key)?.der().clone()];
         let host_key = SigningPair::generate()?;
-        Ok(Self { certificate, issuer: Issuer::new(params, key), host_key, end })
+        Ok(Self { chain, issuer: Issuer::new(params, key), host_key, end })
     }
 
     /// Reads an authority from its files.
@@ -107,17 +109,19 @@ impl Authority {
         let host_key = SigningPair::generate();
         let host_key =
             host_key.map_err(|_| unfit(&pair.key, "cannot be used: no key can be made"))?;
-        Ok(Self {
-            certificate: chain[0].clone(),
-            issuer: Issuer::new(params, signing),
-            host_key,
-            end: parsed.tbs_certificate.validity.not_after.to_unix_duration().as_secs(),
-        })
+        let end = parsed.tbs_certificate.validity.not_after.to_unix_duration().as_secs();
+        if end <= unix_now() {
+            return Err(unfit(&pair.cert, "has expired; `paceway ca` makes another one"));
+        }
+        // Each client would find the signatures wrong.
+        CertifiedKey::from_der(chain.clone(), key, &default_provider())
+            .map_err(|error| unfit(&pair.key, &format!("is no key of the certificate: {error}")))?;
+        Ok(Self { chain, issuer: Issuer::new(params, signing), host_key, end })
     }
 
     /// The certificate of the authority, which clients have to trust.
     pub fn certificate(&self) -> &CertificateDer<'static> {
-        &self.certificate
+        &self.chain[0]
     }
 
     /// Signs a certificate for `host`, a DNS name or an IP address. It ends with the authority at the latest.
@@ -141,7 +145,7 @@ impl Authority {
         let signed = params.signed_by(&self.host_key, &self.issuer)?;
         let key = PrivatePkcs8KeyDer::from(self.host_key.serialize_der());
         Ok(HostCertificate {
-            chain: vec![signed.der().clone(), self.certificate.clone()],
+            chain: iter::once(signed.der().clone()).chain(self.chain.iter().cloned()).collect(),
             key: key.into(),
             renew_at: now + HOST / 2,
         })
@@ -242,6 +246,18 @@ mod tests {
         let [one, other] = [(); 2].map(|()| Authority::load(&pair).unwrap());
         verify(&one, "a.example", &other.sign("a.example").unwrap());
         assert_eq!(one.end, other.end);
+    }
+
+    #[test]
+    fn a_key_of_another_authority_and_an_authority_that_has_expired_are_found() {
+        let (_directory, pair) = files(&NewAuthority::make(2).unwrap());
+        let (_other, other) = files(&NewAuthority::make(2).unwrap());
+        let mixed = KeyPair { cert: pair.cert, key: other.key.clone() };
+        let error = Authority::load(&mixed).err().unwrap();
+        assert_eq!(error.file, other.key);
+        let (_expired, expired) = files(&NewAuthority::make(0).unwrap());
+        let error = Authority::load(&expired).err().unwrap();
+        assert!(error.reason.starts_with("has expired"), "{}", error.reason);
     }
 
     #[test]

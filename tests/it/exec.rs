@@ -119,7 +119,9 @@ fn a_command_leaves_no_file() {
 
 /// A command that says `ready`, and what it does at a signal.
 fn started(script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_paceway"));
+    // A suite in the background of a shell ignores some signals, and its programs would, too.
+    let mut command = Command::new("env");
+    command.args(["--default-signal", env!("CARGO_BIN_EXE_paceway")]);
     command.args(["exec", "--limit", "5/s", "--", "sh", "-c", script]);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("start");
     let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));

@@ -175,21 +175,45 @@ async fn a_host_keeps_its_certificate_and_speaks_both_versions() {
 async fn a_whole_url_finds_the_upstream_with_its_base_path() {
     let upstream = Upstream::ok().await;
     let base = format!("http://{}/v2", upstream.address());
-    let yaml = format!("upstream: {base}\nroutes: [{{ name: x, suffix: /x }}]\n");
+    let yaml = format!(
+        "upstream: {base}\nroutes: [{{ name: x, suffix: /x }}, {{ suffix: /, methods: [GET] }}]\n"
+    );
     let forward = Forward::start(&yaml, "").await;
     let host = upstream.address().to_string();
     let fields = "Proxy-Authorization: Basic eDp5\r\nProxy-Connection: keep-alive\r\n";
     let mut conn = Conn::to(forward.proxy).await.expect("connect");
     for (path, status) in
-        [("/v2/x?q", 200), ("/v2/y", 404), ("/v2x", 403), ("/x", 403), ("/v2/x", 200)]
+        [("/v2/x?q", 200), ("/v2/y", 404), ("/v2x", 403), ("/x", 403), ("/v2", 200), ("/v2?q", 200)]
     {
         conn.send(get(&format!("http://{host}{path}"), &host, fields)).await.expect("send");
         let answer = conn.answer().await.expect("an answer");
         assert_eq!(answer.status, status, "{path}: {answer:?}");
     }
     let calls = upstream.calls();
-    assert_eq!(calls.iter().map(|call| &*call.target).collect::<Vec<_>>(), ["/v2/x?q", "/v2/x"]);
+    assert_eq!(
+        calls.iter().map(|call| &*call.target).collect::<Vec<_>>(),
+        ["/v2/x?q", "/v2", "/v2?q"]
+    );
     assert_eq!(calls[0].head.get("proxy-authorization"), None);
+}
+
+/// A client of the gateway's own address gets a path of the gateway; one of the proxy asks for the upstream's own URL.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redirect_keeps_the_url_of_the_upstream() {
+    let upstream = Upstream::start(|call| {
+        let host = call.head.get("host").expect("a host");
+        reply("302 Found", &[("Location", &format!("http://{host}/v2/next"))], "")
+    })
+    .await;
+    let (host, url) = (upstream.address().to_string(), upstream.url());
+    let yaml = format!(
+        "upstreams: {{ v: {{ url: \"{url}/v2\", headers: {{ response: {{ replace: {{ location: auto }} }} }} }} }}\n\
+         routes: [{{ suffix: \"*\" }}]\n"
+    );
+    let forward = Forward::start(&yaml, "").await;
+    let answer = forward.answer(&get(&format!("http://{host}/v2/x"), &host, "")).await;
+    let next = format!("http://{host}/v2/next");
+    assert_eq!((answer.status, answer.head.get("location")), (302, Some(&*next)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -36,7 +36,11 @@ pub(super) fn hosts(named: &[String]) -> Result<Vec<String>, CommandError> {
         })?;
         Ok(String::from(origin.host))
     };
-    named.iter().map(host).collect()
+    let hosts: Result<Vec<String>, CommandError> = named.iter().map(host).collect();
+    let mut hosts = hosts?;
+    hosts.sort();
+    hosts.dedup();
+    Ok(hosts)
 }
 
 /// Makes the configuration.

@@ -54,10 +54,19 @@ impl Edits {
 
     /// Makes the changes: removes, then replaces, sets and adds.
     pub fn apply(&self, headers: &mut HeaderMap) {
+        self.apply_some(headers, |_| true);
+    }
+
+    /// The same for an answer to a client of the forward proxy: the URLs of the upstream stay, because the client asks for them.
+    pub fn apply_to_forwarded(&self, headers: &mut HeaderMap) {
+        self.apply_some(headers, |replacement| !replacement.is_auto);
+    }
+
+    fn apply_some(&self, headers: &mut HeaderMap, replaces: impl Fn(&Replacement) -> bool) {
         for name in &self.remove {
             headers.remove(name);
         }
-        for (name, replacement) in &self.replace {
+        for (name, replacement) in self.replace.iter().filter(|(_, it)| replaces(it)) {
             let Ok(Entry::Occupied(mut values)) = headers.try_entry(name) else { continue };
             for value in values.iter_mut() {
                 if let Some(new) = replacement.apply(value) {
