@@ -22,6 +22,7 @@ mod outages;
 mod pauses;
 mod phase;
 mod proxy_protocol;
+mod shutdown;
 mod socket;
 mod source;
 mod tracked_body;
@@ -36,13 +37,14 @@ pub use proxy_protocol::fuzzing as proxy_fuzzing;
 pub use error::ServerError;
 pub(crate) use forward::{ForwardHosts, ForwardSettings};
 pub use mount::router;
+pub(crate) use shutdown::BesideCommand;
 
 use crate::{
     admin::{self, AdminParts},
     config::{Config, Service},
     limits_from::LimitsFollower,
-    live::{ConfigParts, Live, ReadFile, supervisor, watch_file},
-    log, metrics,
+    live::{ConfigParts, Live, ReadFile, watch_file},
+    metrics,
     overrides::Overrides,
     plan::Plan,
     store::StoreAdmin,
@@ -55,34 +57,24 @@ use descriptors::Shares;
 use error::system;
 use forward::ForwardDoor;
 use listeners::{Listeners, PortSockets};
-use phase::{LINGER, Phase};
+use shutdown::{Shutdown, Stop};
 use source::StoreSource;
 use std::{
     collections::HashMap,
     iter,
     net::SocketAddr,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::Arc,
     thread,
-    time::Duration,
 };
 use tokio::{
     runtime::{self, Runtime, RuntimeMetrics},
     signal::unix::{SignalKind, signal},
-    sync::{Semaphore, mpsc, oneshot, watch},
-    time::{Instant, sleep, timeout},
+    sync::{Semaphore, mpsc, watch},
 };
 use tracing::field;
 use windows::WindowBudget;
 use worker::{Door, Worker, WorkerPort};
-
-/// A second signal ends the process after up to 200 ms, in which the last lines of the log are written.
-const LAST_LINES: Duration = Duration::from_millis(200);
-/// How long before the end of the drain WebSockets get a close frame.
-const GOODBYE: Duration = Duration::from_millis(500);
 
 /// A gateway whose sockets are open.
 #[derive(Debug)]
@@ -96,14 +88,6 @@ pub struct Server {
     forward: Option<ForwardSettings>,
     /// The port of the data plane is that of the forward proxy, and there is no other.
     is_for_command: bool,
-}
-
-/// The life of the command beside which a gateway runs.
-pub(crate) struct BesideCommand {
-    /// Told when the gateway serves requests.
-    pub(crate) ready: oneshot::Sender<()>,
-    /// Resolves when the command has ended.
-    pub(crate) ended: oneshot::Receiver<()>,
 }
 
 /// The addresses on which the process listens.
@@ -121,17 +105,6 @@ struct WorkerParts<'a> {
     /// Makes the part of the forward proxy for one worker; `None` if there is no such proxy.
     forward_door: &'a dyn Fn() -> Option<Arc<ForwardDoor>>,
     shares: Shares,
-}
-
-/// The end of the gateway: what its parts watch, and the workers that have ended.
-struct Shutdown {
-    /// The gateway is about to drain, which `/ready` shows.
-    stopping: Arc<AtomicBool>,
-    draining: Arc<AtomicBool>,
-    /// The instant at which the drain ends.
-    drain_end: Arc<OnceLock<Instant>>,
-    phase: watch::Sender<Phase>,
-    ends: mpsc::Receiver<Result<(), ServerError>>,
 }
 
 // === impl Server ===
@@ -277,51 +250,6 @@ impl Server {
     }
 }
 
-// === impl Shutdown ===
-
-impl Shutdown {
-    fn new(ends: mpsc::Receiver<Result<(), ServerError>>) -> Self {
-        let (phase, _) = watch::channel(Phase::Running);
-        Self {
-            stopping: Arc::default(),
-            draining: Arc::default(),
-            drain_end: Arc::default(),
-            phase,
-            ends,
-        }
-    }
-
-    /// Shows that the gateway stops, and accepts clients for `shutdown_delay` yet.
-    async fn delay(&mut self, live: &Live, signal: &str) -> Result<(), ServerError> {
-        self.stopping.store(true, Relaxed);
-        supervisor::stopping();
-        let delay = live.plan().config.shutdown_delay;
-        if !delay.is_zero() {
-            let delay_s = delay.as_secs_f64();
-            tracing::info!(signal, delay_s, "stopping: clients are accepted during the delay");
-            tokio::select! {
-                () = sleep(delay) => {}
-                _ = self.ends.recv() => return Err(ServerError::Worker),
-            }
-        }
-        Ok(())
-    }
-
-    /// Lets the workers drain for up to `drain_timeout`.
-    async fn drain(&mut self, live: &Live, signal: &str) -> Result<(), ServerError> {
-        let limit = live.plan().config.drain_timeout;
-        tracing::info!(
-            signal,
-            waiting = live.plan().waiting(),
-            limit_s = limit.as_secs_f64(),
-            "the gateway drains"
-        );
-        self.draining.store(true, Relaxed);
-        let _ = self.drain_end.set(Instant::now() + limit);
-        drain(&self.phase, &mut self.ends, limit).await
-    }
-}
-
 // === impl OwnAddresses ===
 
 impl OwnAddresses {
@@ -433,100 +361,6 @@ fn start(
     };
     thread::Builder::new().name(name).spawn(work).map_err(system)?;
     Ok(metrics)
-}
-
-/// Ends the process at the next signal.
-async fn stop_at_once(second: impl Future<Output = &'static str>) {
-    let signal = second.await;
-    tracing::warn!(signal, "second signal: stopping at once");
-    log::flush(LAST_LINES);
-    std::process::exit(1);
-}
-
-/// Ends the workers, one phase after the other. Returns as soon as all of them have ended.
-async fn drain(
-    phase: &watch::Sender<Phase>,
-    ends: &mut mpsc::Receiver<Result<(), ServerError>>,
-    limit: Duration,
-) -> Result<(), ServerError> {
-    phase.send_replace(Phase::Draining);
-    let goodbye = GOODBYE.min(limit / 4);
-    let linger = LINGER.min(limit - goodbye);
-    let all_ended = async {
-        while let Some(result) = ends.recv().await {
-            result?;
-        }
-        Ok(())
-    };
-    tokio::pin!(all_ended);
-    if let Ok(result) = timeout(linger, &mut all_ended).await {
-        tracing::info!("the gateway has stopped");
-        return result;
-    }
-    phase.send_replace(Phase::ClosingIdle);
-    if let Ok(result) = timeout(limit - linger - goodbye, &mut all_ended).await {
-        tracing::info!("the gateway has stopped");
-        return result;
-    }
-    phase.send_replace(Phase::ClosingTunnels);
-    if let Ok(result) = timeout(goodbye, &mut all_ended).await {
-        tracing::info!("the gateway has stopped");
-        return result;
-    }
-    tracing::warn!(limit_s = limit.as_secs_f64(), "drain_timeout is over: closing what is left");
-    phase.send_replace(Phase::Aborting);
-    all_ended.await
-}
-
-/// The reason why a gateway ends.
-enum Stop<S> {
-    Signal(S),
-    Command(BesideCommand),
-}
-
-impl Stop<()> {
-    /// Catches signals from now on, unless a command runs beside the gateway.
-    fn of(
-        beside: Option<BesideCommand>,
-    ) -> Result<Stop<impl Future<Output = &'static str>>, ServerError> {
-        Ok(match beside {
-            None => Stop::Signal(shutdown_signal()?),
-            Some(command) => Stop::Command(command),
-        })
-    }
-}
-
-impl<S: Future<Output = &'static str>> Stop<S> {
-    /// Tells that the gateway is ready, and waits for its end. Returns the name of what ends it. A further signal then ends
-    /// the process.
-    async fn wait(self) -> Result<&'static str, ServerError> {
-        match self {
-            Self::Signal(stop) => {
-                supervisor::ready();
-                let signal = stop.await;
-                tokio::spawn(stop_at_once(shutdown_signal()?));
-                Ok(signal)
-            }
-            Self::Command(BesideCommand { ready, ended }) => {
-                // Fails only if the command is not waited for any more, and then it has ended.
-                let _ = ready.send(());
-                let _ = ended.await;
-                Ok("the command's end")
-            }
-        }
-    }
-}
-
-/// Catches SIGTERM and SIGINT from now on. The future resolves with the name of the first one.
-fn shutdown_signal() -> Result<impl Future<Output = &'static str>, ServerError> {
-    let listen = |kind| signal(kind).map_err(|error| ServerError::System(error.into()));
-    let (mut term, mut int) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
-    Ok(async move {
-        tokio::select! {
-            _ = term.recv() => "SIGTERM",
-            _ = int.recv() => "SIGINT",
-        }
-    })
 }
 
 fn new_runtime() -> Result<Runtime, ServerError> {
