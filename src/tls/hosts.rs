@@ -4,9 +4,10 @@ use super::{
     authority::{Authority, SigningError, unix_now},
     server::PROTOCOLS,
 };
+use hashlink::LruCache;
 use parking_lot::Mutex;
 use rustls::{ServerConfig, crypto::aws_lc_rs, server::NoServerSessionStorage};
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 /// The most hosts whose certificates are kept. The one that was used longest ago makes room for another.
 const MOST: usize = 1024;
@@ -26,21 +27,13 @@ pub enum HostError {
 #[derive(Debug)]
 pub struct HostCertificates {
     authority: Authority,
-    known: Mutex<KnownHosts>,
-}
-
-#[derive(Debug, Default)]
-struct KnownHosts {
-    by_name: HashMap<Box<str>, KnownHost>,
-    /// Counts the questions, by which the oldest host is found.
-    asked: u64,
+    known: Mutex<LruCache<Box<str>, KnownHost>>,
 }
 
 #[derive(Debug)]
 struct KnownHost {
     config: Arc<ServerConfig>,
     renew_at: u64,
-    asked: u64,
 }
 
 // === impl HostCertificates ===
@@ -48,7 +41,7 @@ struct KnownHost {
 impl HostCertificates {
     /// Begins without any host.
     pub fn new(authority: Authority) -> Self {
-        Self { authority, known: Mutex::default() }
+        Self { authority, known: Mutex::new(LruCache::new(MOST)) }
     }
 
     /// Returns the TLS configuration for a host, a DNS name in small letters or an IP address. Its certificate is signed if
@@ -59,10 +52,7 @@ impl HostCertificates {
     /// [`HostError`] if no certificate can have this name.
     pub fn config(&self, host: &str) -> Result<Arc<ServerConfig>, HostError> {
         let mut known = self.known.lock();
-        known.asked += 1;
-        let asked = known.asked;
-        if let Some(kept) = known.by_name.get_mut(host).filter(|kept| unix_now() < kept.renew_at) {
-            kept.asked = asked;
+        if let Some(kept) = known.get(host).filter(|kept| unix_now() < kept.renew_at) {
             return Ok(kept.config.clone());
         }
         let signed = self.authority.sign(host)?;
@@ -75,13 +65,8 @@ impl HostCertificates {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         let config = Arc::new(config);
-        if known.by_name.len() >= MOST {
-            let oldest = known.by_name.iter().min_by_key(|(_, kept)| kept.asked);
-            let oldest = oldest.map(|(name, _)| name.clone());
-            oldest.and_then(|name| known.by_name.remove(&name));
-        }
-        let kept = KnownHost { config: config.clone(), renew_at: signed.renew_at, asked };
-        known.by_name.insert(host.into(), kept);
+        let kept = KnownHost { config: config.clone(), renew_at: signed.renew_at };
+        known.insert(host.into(), kept);
         Ok(config)
     }
 }
@@ -100,9 +85,9 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &hosts.config("0.example").unwrap()));
         let second = hosts.config("1.example").unwrap();
         hosts.config("other.example").unwrap();
-        assert_eq!(hosts.known.lock().by_name.len(), MOST);
+        assert_eq!(hosts.known.lock().len(), MOST);
         // 2.example was asked for longest ago.
-        assert!(!hosts.known.lock().by_name.contains_key("2.example"));
+        assert!(hosts.known.lock().peek("2.example").is_none());
         assert!(Arc::ptr_eq(&second, &hosts.config("1.example").unwrap()));
     }
 
@@ -110,10 +95,10 @@ mod tests {
     fn a_certificate_is_signed_again_when_half_of_its_time_is_over() {
         let hosts = HostCertificates::new(Authority::in_memory().unwrap());
         let first = hosts.config("a.example").unwrap();
-        for kept in hosts.known.lock().by_name.values_mut() {
+        for (_, kept) in hosts.known.lock().iter_mut() {
             kept.renew_at = unix_now();
         }
         assert!(!Arc::ptr_eq(&first, &hosts.config("a.example").unwrap()));
-        assert_eq!(hosts.known.lock().by_name.len(), 1);
+        assert_eq!(hosts.known.lock().len(), 1);
     }
 }

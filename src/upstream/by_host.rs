@@ -11,9 +11,10 @@ use super::{
     target::Target,
 };
 use crate::tls::client::{ClientTls, TrustError};
+use hashlink::LruCache;
 use parking_lot::Mutex;
 use rustls::RootCertStore;
-use std::{collections::HashMap, net::SocketAddr, num::NonZeroUsize, sync::Arc};
+use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc};
 
 /// The most origins whose connections are kept. The one that was used longest ago makes room for another; requests that it
 /// serves end as they would have.
@@ -42,14 +43,7 @@ pub struct HostSettings {
 /// The pools of one worker, by origin.
 pub struct HostPools {
     settings: HostSettings,
-    known: Mutex<KnownPools>,
-}
-
-#[derive(Default)]
-struct KnownPools {
-    by_origin: HashMap<PoolKey, KnownPool>,
-    /// Counts the questions, by which the oldest pool is found.
-    asked: u64,
+    known: Mutex<LruCache<PoolKey, Pool>>,
 }
 
 /// gRPC needs HTTP/2, and WebSockets need HTTP/1.1, so that an origin may have two pools.
@@ -57,11 +51,6 @@ struct KnownPools {
 struct PoolKey {
     origin: UrlOrigin,
     is_http2: bool,
-}
-
-struct KnownPool {
-    pool: Pool,
-    asked: u64,
 }
 
 /// Why an origin has no pool.
@@ -83,7 +72,7 @@ pub enum HostPoolError {
 impl HostPools {
     /// Begins without any pool.
     pub fn new(settings: HostSettings) -> Self {
-        Self { settings, known: Mutex::default() }
+        Self { settings, known: Mutex::new(LruCache::new(MOST)) }
     }
 
     /// Returns the pool of an origin. Must be called on the runtime of the worker, whose tasks resolve names.
@@ -93,22 +82,14 @@ impl HostPools {
     /// [`HostPoolError`] if the host is none.
     pub fn pool(&self, origin: &UrlOrigin, is_http2: bool) -> Result<Pool, HostPoolError> {
         let mut known = self.known.lock();
-        known.asked += 1;
-        let asked = known.asked;
         let key = PoolKey { origin: origin.clone(), is_http2 };
-        if let Some(kept) = known.by_origin.get_mut(&key) {
-            kept.asked = asked;
-            return Ok(kept.pool.clone());
+        if let Some(pool) = known.get(&key) {
+            return Ok(pool.clone());
         }
         let cluster = self.cluster(origin, is_http2)?;
         follow(std::slice::from_ref(&cluster), &self.settings.resolver);
         let pool = Pool::new(cluster, NonZeroUsize::MIN);
-        if known.by_origin.len() >= MOST {
-            let oldest = known.by_origin.iter().min_by_key(|(_, kept)| kept.asked);
-            let oldest = oldest.map(|(key, _)| key.clone());
-            oldest.and_then(|key| known.by_origin.remove(&key));
-        }
-        known.by_origin.insert(key, KnownPool { pool: pool.clone(), asked });
+        known.insert(key, pool.clone());
         Ok(pool)
     }
 
