@@ -130,7 +130,8 @@ fn cases() -> Vec<Case> {
             "5s",
             shared,
             0.75,
-            bounds(0.05, 0.97, true),
+            // A log has no instant at which the quota begins again, so that what is told is not quite true.
+            bounds(0.05, 0.8, false),
         ),
         case(
             "the same, nothing told, rate: auto",
@@ -201,7 +202,7 @@ fn cases() -> Vec<Case> {
                 "2s",
                 lower,
                 2.2,
-                bounds(0.004, 0.92, false),
+                bounds(0.004, 0.93, false),
             )
         },
         case(

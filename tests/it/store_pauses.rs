@@ -266,7 +266,7 @@ async fn a_paused_bucket_is_kept_with_a_prefix_until_its_gate_ends() {
 
     store.run_at(Some(T0), &[pause]).await.expect("paused");
     let paused = redis.bytes("{k}");
-    assert_eq!((paused[0], &paused[118..]), (b'U', &plain[..]));
+    assert_eq!((paused[0], &paused[126..]), (b'V', &plain[..]));
     let Said::Number(left) = redis.command(&["PTTL", "{k}"]) else { panic!("no TTL") };
     assert!(left >= 60_000, "{left} ms");
     let refused = store.run_at(Some(T0 + 9 * SECOND), &ask).await.expect("a reply");

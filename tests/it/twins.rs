@@ -32,9 +32,9 @@ pub(crate) const T0: i64 = 1_700_000_000_000_000;
 /// Deletes a state. Its gate stays, as it does in memory: a pause that is known does no harm.
 const LOSE_STATE: &str = "
     local value = redis.call('GET', KEYS[1])
-    if value and string.byte(value) == 85 then
-      local holes = struct.unpack('<I2', value, 117)
-      return redis.call('SET', KEYS[1], string.sub(value, 1, 118 + 16 * holes))
+    if value and string.byte(value) == 86 then
+      local holes = struct.unpack('<I2', value, 125)
+      return redis.call('SET', KEYS[1], string.sub(value, 1, 126 + 16 * holes))
     end
     return redis.call('DEL', KEYS[1])";
 const LIMIT: Duration = Duration::from_secs(20);

@@ -191,7 +191,7 @@ fn state(redis: &Redis, key: &str) -> Said {
     if let Said::Bytes(Some(bytes)) = &mut said {
         let gate = match bytes.first() {
             // Two bytes say how many holes follow.
-            Some(b'U') => 118 + 16 * usize::from(bytes[116]) + 4_096 * usize::from(bytes[117]),
+            Some(b'V') => 126 + 16 * usize::from(bytes[124]) + 4_096 * usize::from(bytes[125]),
             _ => 0,
         };
         let is_window = bytes.get(gate + 1) == Some(&b'S');

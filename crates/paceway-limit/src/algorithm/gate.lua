@@ -1,9 +1,10 @@
 -- The record of what the upstream has refused of a limiter. Twin of gate.rs, which explains it, and of the files of gate/. An open gate
 -- has the fields of the twin, but `stop` for `until`; and with a working rate those of the curve.
 --
--- A stored gate is ahead of the stored state: `U`, stop, from, origin, first, spent, last, unused, used, knee, the written rate, unit,
--- even, left, reset (8 bytes each), early (1), status (2), the number of its holes (2), and their starts and ends; little-endian. In an
--- open gate `low` and `written` are permits a µs, and `counts_by` is the stored written rate; with a knee it has the line of its `count`.
+-- A stored gate is ahead of the stored state: `V`, stop, from, origin, first, spent, last, unused, used, knee, the written rate, unit,
+-- clear, even, left, reset (8 bytes each), early (1), status (2), the number of its holes (2), and their starts and ends;
+-- little-endian. In an open gate `low` and `written` are permits a µs, and `counts_by` is the stored written rate; with a knee it has
+-- the line of its `count`.
 -- The state is empty where the limiter is unused. A concurrency limiter keeps its pause as a member of its sorted set.
 
 local call, common = require 'call', require 'common'
@@ -11,7 +12,7 @@ local M = {}
 
 local redis, ceil, floor, max, min = redis, math.ceil, math.floor, math.max, math.min
 local EXACT, MAX_BUDGET, byte, format, unpack_from = common.EXACT, common.MAX_BUDGET, string.byte, string.format, struct.unpack
-local GATE, LETTER, LEAST_UNIT = '<c1i8i8i8i8i8i8i8i8i8i8i8i8i8i8BI2I2', 85, 1
+local GATE, LETTER, LEAST_UNIT = '<c1i8i8i8i8i8i8i8i8i8i8i8i8i8i8i8BI2I2', 86, 1
 local FOUND, GUESS, GROWTH, USED, REMEMBERED, EVEN = 4, 8, 2, 0.5, 86400000000, 86400000000
 local PART, LESS, STEP, KEPT, LEAST, MOST_EARLY = 1000, 0.98, 0.4, 0.7, 0.01, 3
 local BACK, WHOLE, EARLY, DEPTH, PER_MICRO, PRECISE, STEPS, ROUNDING, LONGEST = 22, 28, 0.25, 0.015, 1e15, 0.25, 64, 1e-3, 2.2e15
@@ -19,10 +20,9 @@ local BACK, WHOLE, EARLY, DEPTH, PER_MICRO, PRECISE, STEPS, ROUNDING, LONGEST = 
 local COUNT, FIRST = { per = PART, den = 1, most = 1000000000 }, 1e15
 
 -- The bytes of a stored gate without holes, which are ahead of a state; and of former ones by their letters: `P` had no working rate,
--- `R` did not count what was used, and `S` had no holes.
-M.SIZE, M.LETTER = 118, LETTER
-local FORMER = { [80] = 19, [82] = 68, [83] = 76 }
-M.FORMER = FORMER
+-- `R` did not count what was used, `S` had no holes, and `U` did not know until when calls of before the fall may count.
+M.SIZE, M.LETTER = 126, LETTER
+local FORMER = { [80] = 19, [82] = 68, [83] = 76, [85] = 118 }
 
 local function rate_at(gate, x)
   if x < BACK then
@@ -62,23 +62,29 @@ end
 -- How many bytes the gate at the beginning of a stored value is, of which not all may be read.
 function M.size(raw) return #raw < M.SIZE and M.SIZE or M.SIZE + 16 * unpack_from('<I2', raw, M.SIZE - 1) end
 
+-- How many bytes the gate of a former form is, of which not all may be read; nil where a value does not begin with one.
+function M.former_size(raw)
+  local size = FORMER[byte(raw)]
+  if not size or #raw < size then return nil end
+  return size == 118 and size + 16 * unpack_from('<I2', raw, size - 1) or size
+end
+
 -- The gate of a stored value, nil if it has none; and the state, false if it is absent.
 local function split(raw)
-  local letter = raw and byte(raw)
-  local former = FORMER[letter]
-  if former and #raw >= former then return nil, #raw > former and string.sub(raw, former + 1) end
+  local letter, former = raw and byte(raw), raw and M.former_size(raw)
+  if former then return nil, #raw > former and string.sub(raw, former + 1) end
   if letter ~= LETTER or #raw < M.SIZE then return nil, raw end
-  local _, stop, from, origin, first, spent, last, unused, used, knee, counts_by, unit, even, left, reset, early, status, count =
-    unpack_from(GATE, raw)
+  local _, stop, from, origin, first, spent, last, unused, used, knee, counts_by, unit, clear, even, left, reset, early, status,
+    count = unpack_from(GATE, raw)
   local size = M.size(raw)
-  for _, number in ipairs { stop, from, origin, first, spent, last, unused, used, unit, even, left, reset } do
+  for _, number in ipairs { stop, from, origin, first, spent, last, unused, used, unit, clear, even, left, reset } do
     if number < 0 or number >= EXACT then return nil, raw end
   end
   if knee < 0 or knee > PER_MICRO or knee > 0 and (unit < LEAST_UNIT or counts_by <= 0) or #raw < size then return nil, raw end
   local gate = {
     stop = stop, from = from, origin = origin, first = first, spent = spent, last = last, unused = unused, used = used,
-    knee = knee, counts_by = counts_by, unit = unit, even = even, left = left, reset = reset, early = min(early, GUESS),
-    status = status, holes = {},
+    knee = knee, counts_by = counts_by, unit = unit, clear = clear, even = even, left = left, reset = reset,
+    early = min(early, GUESS), status = status, holes = {},
   }
   for i = 1, 2 * count do gate.holes[i] = unpack_from('<i8', raw, M.SIZE + 8 * i - 7) end
   return gate, #raw > size and string.sub(raw, size + 1)
@@ -89,8 +95,8 @@ function M.pack(gate)
   local from, first, spent, used, knee, unit = gate.from, gate.first, gate.spent, gate.used, gate.knee, gate.unit
   local left, reset, early, status, holes = gate.left, gate.reset, gate.early, gate.status, gate.holes
   local head = struct.pack(
-    GATE, 'U', gate.stop, from, gate.origin, first, spent, gate.last, gate.unused, used, knee, gate.counts_by, unit, gate.even,
-    left, reset, early, status, #holes / 2
+    GATE, 'V', gate.stop, from, gate.origin, first, spent, gate.last, gate.unused, used, knee, gate.counts_by, unit, gate.clear,
+    gate.even, left, reset, early, status, #holes / 2
   )
   local parts = { head }
   for i = 1, #holes do parts[i + 1] = struct.pack('<i8', holes[i]) end
@@ -189,7 +195,7 @@ end
 -- It keeps the pause, the remainder, and for how long permits flowed one by one.
 local function forget_curve(gate)
   gate.origin, gate.first, gate.spent, gate.last, gate.unused, gate.holes = 0, 0, 0, 0, 0, {}
-  gate.used, gate.knee, gate.counts_by, gate.early, gate.has_changed = 0, 0, 0, 0, true
+  gate.used, gate.knee, gate.counts_by, gate.clear, gate.early, gate.has_changed = 0, 0, 0, 0, 0, true
 end
 
 local function follow(algorithm, gate, rule)
@@ -226,8 +232,8 @@ end
 -- A gate with these fields beside those of `old`, which may be absent.
 local function changed(old, fields)
   local gate = {
-    stop = 0, from = 0, origin = 0, first = 0, spent = 0, last = 0, unused = 0, used = 0, knee = 0, counts_by = 0, unit = 0, even = 0,
-    left = 0, reset = 0, early = 0, status = 0, holes = {},
+    stop = 0, from = 0, origin = 0, first = 0, spent = 0, last = 0, unused = 0, used = 0, knee = 0, counts_by = 0, unit = 0, clear = 0,
+    even = 0, left = 0, reset = 0, early = 0, status = 0, holes = {},
   }
   for _, values in ipairs { old or {}, fields } do
     for name in pairs(gate) do
@@ -403,7 +409,9 @@ local function refused(old, span, status, unit, ago, written)
   local stop = now + span
   if old then
     if stop <= old.stop then stop, status = old.stop, old.status end
-    if unit == 0 or old.knee > 0 and now - ago < old.stop then
+    local sent = now - ago
+    if unit == 0 or old.knee > 0 and sent < max(old.stop, old.clear) then
+      if unit > 0 and sent >= old.stop then stop = max(stop, old.clear) end
       local later = { stop = stop, status = status }
       if unit > 0 and stop > old.stop then
         later.from, later.origin = stop - begins(old), count_at(old, stop)
@@ -426,7 +434,8 @@ local function refused(old, span, status, unit, ago, written)
   local origin = old and old.knee > 0 and max(old.spent, count_at(old, now)) or first_count()
   return changed(old, {
     stop = stop, from = stop, origin = origin, first = origin, spent = is_short and origin + PART or origin, last = origin,
-    unused = 0, used = 0, knee = knee, counts_by = counts_by, unit = unit, even = even, early = early, status = status, holes = {},
+    unused = 0, used = 0, knee = knee, counts_by = counts_by, unit = unit, clear = now + unit, even = even, early = early,
+    status = status, holes = {},
   }), true
 end
 
@@ -442,9 +451,9 @@ function M.pause(state, span, status, unit, ago)
     gate = open_by(algorithm, gate, is_open.rule)
     if not gate then return end
     if not fell and is_open.gate and gate.stop == is_open.gate.stop then return end
-    is_open.gate, state.has_new_gate = gate, true
+    is_open.gate, state.has_new_gate, stop = gate, true, gate.stop
   end
-  M.publish(state.key, span, fell and status .. '-' or status)
+  M.publish(state.key, stop - call.now, fell and status .. '-' or status)
 end
 
 -- An answer says that `left` permits remain for `span` µs; requests of the gateway wait for `waiting`. A limiter that grants no `next`

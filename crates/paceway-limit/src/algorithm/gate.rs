@@ -17,7 +17,8 @@
 //! given up for a while. If the rate had come past its knee when the refused call was sent, the knee moves by two fifths towards
 //! 2 % below that rate: one lucky minute says little about the next one. Before, it is that rate; and each refusal soon after
 //! another one doubles the depth, up to three times. Within the first unit it is what had flown of that unit, at least
-//! seven tenths of the rate. Refusals of calls from before the pause only prolong it. A model of 3 gateways at 30/s with a
+//! seven tenths of the rate. Refusals of calls from before the pause only prolong it. After a pause that is shorter than the unit the
+//! upstream still counts calls of before: a refusal by then shows nothing about the rate, and pauses for the rest of it. A model of 3 gateways at 30/s with a
 //! stranger on a fifth of the quota found these numbers: 78 % of what the stranger leaves was used, with 0.5 % refused.
 //!
 //! A limiter that is refused some time after it had its written rate again may have been refused for its burst. Then the permits
@@ -85,6 +86,8 @@ pub struct Gate {
     pub written: Nanohertz,
     /// The unit of time of the curve, µs.
     pub unit: Micros,
+    /// Until when the upstream may still count calls of before the fall, µs of the store's clock.
+    pub clear: Micros,
     /// For how long permits flow one by one after the curve has come to the written rate, µs.
     pub even: Micros,
     /// How many refusals in a row came soon after another one, at most 3; 4 more if the rate has bounds, and 8 for a guess.

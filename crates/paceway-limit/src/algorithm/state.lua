@@ -13,7 +13,7 @@
 local call, common, gates = require 'call', require 'common', require 'gate'
 local M = {}
 
-local redis, max, byte, unpack_from, EXACT = redis, math.max, string.byte, struct.unpack, common.EXACT
+local redis, max, byte, unpack_from = redis, math.max, string.byte, struct.unpack
 
 local states, used, count = {}, {}, 0
 
@@ -39,7 +39,7 @@ local function load(state)
       local size = gates.size(raw)
       if piece and size > gates.SIZE then raw = common.ask('GETRANGE', key, 0, size + piece - 1) end
       gate, raw, skip = gates.read(algorithm, key, raw, rule)
-    elseif #raw >= (gates.FORMER[letter] or EXACT) then
+    elseif gates.former_size(raw) then
       gates.replace(key, nil)
       return load(state)
     end

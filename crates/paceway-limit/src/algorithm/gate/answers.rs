@@ -72,9 +72,10 @@ impl Gate {
         }
         let curve = old.and_then(|old| old.flow.as_ref()).map(|flow| flow.curve);
         let sent = now - ago;
-        if let Some(curve) = curve.filter(|_| sent < gate.until) {
-            // It was sent before the refusal of the pause was known. Those with earlier slots ask again; the others keep theirs,
-            // and count.
+        if let Some(curve) = curve.filter(|_| sent < gate.until.max(gate.clear)) {
+            // It was sent before the refusal of the pause was known, or beside calls of that time. Those with earlier slots ask
+            // again; the others keep theirs, and count.
+            let until = if sent < gate.until { until } else { until.max(gate.clear) };
             let is_longer = until > gate.until;
             let mut later = Self { until, status, ..gate };
             if is_longer {
@@ -109,9 +110,9 @@ impl Gate {
         };
         let spent = if is_short { origin + PART } else { origin };
         let count = Self { origin, first: origin, spent, last: origin, ..Self::default() };
-        let (from, left, reset) = (until, gate.left, gate.reset);
-        let gate =
-            Self { until, from, knee, written, unit, even, early, left, reset, status, ..count };
+        let (from, clear, left, reset) = (until, now + unit, gate.left, gate.reset);
+        let curve = Self { from, knee, written, unit, clear, even, early, ..count };
+        let gate = Self { until, left, reset, status, ..curve };
         GateChange { gate, recalls: Some(0) }
     }
 
