@@ -130,7 +130,7 @@ fn cases() -> Vec<Case> {
             "5s",
             shared,
             0.75,
-            // A log has no instant at which the quota begins again, so that what is told is not quite true.
+            // A log has no instant at which the quota begins again, so that these fields are not quite true.
             bounds(0.05, 0.8, false),
         ),
         case(
@@ -147,7 +147,7 @@ fn cases() -> Vec<Case> {
             "500ms",
             penal(shared),
             2.0,
-            bounds(0.05, 0.9, false),
+            bounds(0.05, 0.8, false),
         ),
         case(
             "the same, nothing told, rate: auto",

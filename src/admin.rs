@@ -101,6 +101,10 @@ pub fn router(parts: AdminParts) -> Router {
                 .delete(overrides::remove_limiting),
         )
         .route("/limiters/{name}/keys", get(keys::list).delete(keys::reset))
+        .route(
+            "/limiters/{name}/keys/{key}/override",
+            put(overrides::set_of_key).delete(overrides::remove_of_key),
+        )
         .route("/limiters/{name}/keys/", any(limiters::no_key))
         .route("/limiters/{name}/keys/{key}", get(limiters::one_key).delete(limiters::reset_key))
         .route("/limiters/{name}/tenants", get(tenants::list))

@@ -26,7 +26,7 @@ use crate::{
 };
 use admin_client::AdminArgs;
 use ca::CaArgs;
-use change::ChangeArgs;
+use change::{ChangeArgs, KeyArgs};
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 use exec::ExecArgs;
@@ -131,6 +131,8 @@ enum Command {
         /// The limiter.
         name: String,
         #[command(flatten)]
+        key: KeyArgs,
+        #[command(flatten)]
         admin: AdminArgs,
     },
     /// Set the rate or the mode of a limiter on all gateways, or `limiting=off`.
@@ -138,6 +140,8 @@ enum Command {
         /// A limiter, then `rate=2/s`, `mode=observe` or both; or `limiting=off` alone.
         #[arg(required = true, value_name = "NAME SETTING")]
         words: Vec<String>,
+        #[command(flatten)]
+        key: KeyArgs,
         #[command(flatten)]
         change: ChangeArgs,
     },
@@ -174,8 +178,8 @@ pub fn main() -> ExitCode {
         Command::Top { sort, limit, once, admin } => top::top(&admin, sort, limit, once),
         Command::Reload(args) => reload::reload(&args),
         Command::Pause { name, change } => change::pause(&name, &change),
-        Command::Resume { name, admin } => change::resume(&name, &admin),
-        Command::Set { words, change } => change::set(&words, &change),
+        Command::Resume { name, key, admin } => change::resume(&name, &key, &admin),
+        Command::Set { words, key, change } => change::set(&words, &key, &change),
         Command::Completions { shell } => man::completions(shell),
         Command::Man => man::man(),
     };

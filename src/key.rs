@@ -161,6 +161,15 @@ impl Template {
         }
     }
 
+    /// The same for a name in which each `*` stands for any text.
+    pub fn canonical_name(&self, text: &str) -> String {
+        let pieces = text.split('*').map(|piece| match piece {
+            "" => String::new(),
+            piece => self.canonical(piece),
+        });
+        pieces.collect::<Vec<_>>().join("*")
+    }
+
     /// Whether a part is in the body of the request.
     pub fn reads_body(&self) -> bool {
         self.pieces.iter().any(|piece| matches!(piece, TemplatePiece::Part(Part::Body(_))))

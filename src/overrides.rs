@@ -3,13 +3,13 @@
 
 mod table;
 
-pub use table::{MOST_OVERRIDES, Override, OverrideTable, Rates};
+pub use table::{MOST_OVERRIDES, Overridden, Override, OverrideTable, Rates};
 
 use crate::{
     algorithm::Micros,
     answer::end,
     config::{ConfigEdit, StoreConfig},
-    key::StateNames,
+    key::{StateNames, shown},
     limit::duration,
     live::{Live, ReloadError},
     log::{Permit, Throttle},
@@ -212,7 +212,7 @@ impl Overrides {
         applied.table = table;
     }
 
-    /// Sets the override of a limiter, or of `limiting`, or removes it. Returns the one before. The other gateways follow
+    /// Sets an override or removes it. Returns the one before. The other gateways follow
     /// within half a second and the time of a call.
     ///
     /// # Errors
@@ -220,7 +220,7 @@ impl Overrides {
     /// [`OverrideError`]. Only with [`OverrideError::Store`] may the override have been set.
     pub async fn set(
         &self,
-        limiter: Option<&str>,
+        of: Overridden<'_>,
         new: Option<NewOverride>,
     ) -> Result<Option<Override>, OverrideError> {
         let asked = self.known.lock().now();
@@ -234,7 +234,7 @@ impl Overrides {
                 let until = note.now.saturating_add(whole(span));
                 Override { until, ..change }
             });
-            let before = table.set(limiter, new.clone());
+            let before = table.set(of, new.clone());
             if before.is_none() && new.is_none() {
                 return Ok(None);
             }
@@ -243,10 +243,10 @@ impl Overrides {
             }
             if new.is_some() {
                 let (live, edits) = (self.live.clone(), table.edits());
-                let name = limiter.map(str::to_owned);
+                let name = of.limiter().map(str::to_owned);
                 let checked = spawn_blocking(move || live.check(edits, name.as_deref())).await;
                 match checked {
-                    Ok(checked) => checked.map_err(|error| invalid(&error, limiter))?,
+                    Ok(checked) => checked.map_err(|error| invalid(&error, of.limiter()))?,
                     Err(error) => return Err(OverrideError::Invalid(error.to_string())),
                 }
             }
@@ -271,10 +271,10 @@ impl Overrides {
         timeout(PATIENCE, asked).await.unwrap_or(Err(StoreError::Timeout))
     }
 
-    /// The override of a limiter, or of `limiting`, that is in use.
-    pub fn of(&self, limiter: Option<&str>) -> Option<OverrideInForce> {
+    /// The override that is in use.
+    pub fn of(&self, of: Overridden<'_>) -> Option<OverrideInForce> {
         let known = self.known.lock();
-        let change = known.table.get(limiter)?;
+        let change = known.table.get(of)?;
         let left = change.until - known.now();
         (left > 0).then(|| OverrideInForce { change: change.clone(), left })
     }
@@ -312,15 +312,17 @@ fn log_changes(before: &OverrideTable, after: &OverrideTable, now: Micros) {
         let until = if (a.until - b.until).abs() < SECOND { a.until } else { b.until };
         *a == Override { until, ..b.clone() }
     };
-    let known = |name, own| before.get(name).is_some_and(|before| is_same(before, own));
-    for (limiter, own) in after.all().filter(|(name, own)| !known(*name, own)) {
+    let known = |of, own| before.get(of).is_some_and(|before| is_same(before, own));
+    for (of, own) in after.all().filter(|(of, own)| !known(*of, own)) {
+        let (limiter, key) = (of.limiter(), of.key().map(shown));
         let (change, until) = (own.change(), end(own.until - now));
         let Override { by, reason, .. } = own;
-        tracing::warn!(limiter, change, by, reason, until, "an override takes effect");
+        tracing::warn!(limiter, key, change, by, reason, until, "an override takes effect");
     }
-    for (limiter, own) in before.all().filter(|(name, _)| after.get(*name).is_none()) {
+    for (of, own) in before.all().filter(|(of, _)| after.get(*of).is_none()) {
+        let (limiter, key) = (of.limiter(), of.key().map(shown));
         let (change, is_over) = (own.change(), own.until <= now);
-        tracing::warn!(limiter, change, by = own.by, is_over, "an override has ended");
+        tracing::warn!(limiter, key, change, by = own.by, is_over, "an override has ended");
     }
 }
 
@@ -347,8 +349,7 @@ impl KnownTable {
             // A gateway that writes no version may have changed anything.
             Some(text) => (1..known.version).contains(&OverrideTable::parse(text)?.version),
         };
-        let all = known.limiters.values_mut().chain(&mut known.limiting);
-        all.for_each(|own| own.until += note.now - now);
+        known.all_mut().for_each(|own| own.until += note.now - now);
         is_lost.then_some(known)
     }
 

@@ -251,6 +251,11 @@ impl KeyInUse {
 
     fn describe(&self, limiter: &LimiterConfig) -> Value {
         let mut shown = json!({ "key": key::shown(&self.key), "waiting": self.waiting });
+        let own = limiter.of_key(Some(&self.key));
+        if let (false, [rate]) = (limiter.key_rates.is_empty(), &own.rates[..]) {
+            shown["rate"] = rate.to_string().into();
+        }
+        let limiter = &*own;
         match &self.level {
             Ok(level) => {
                 show(&mut shown, *level);

@@ -12,6 +12,7 @@ use crate::{
     config::Mode,
     key, learn,
     limit::{self, Admission, LeasedPermit},
+    overrides::Overridden,
     plan::LimiterPlan,
     services::permits,
     store::{Answer, Check, Checks, Decision, Store, StoreError},
@@ -67,8 +68,8 @@ pub(super) async fn all(State(admin): State<Admin>) -> Json<Value> {
     let all = levels.into_iter().map(|(plan, level)| state(&admin, plan, &plan.current(), level));
     let all: Vec<_> = all.collect();
     let mut all = json!({ "limiting": admin.plan.config.limiting, "limiters": all });
-    if let Some(own) = admin.overrides.of(None) {
-        all["limiting_override"] = shown::override_in_force(&admin, None, &own);
+    if let Some(own) = admin.overrides.of(Overridden::Limiting) {
+        all["limiting_override"] = shown::override_in_force(&admin, Overridden::Limiting, &own);
     }
     Json(all)
 }
@@ -286,7 +287,10 @@ pub(super) fn pauses(admin: &Admin) -> impl Iterator<Item = (&LimiterPlan, f64)>
     let known = admin.store.pauses().all();
     admin.plan.limiters.iter().map(move |plan| {
         let own = known.iter().filter(|(state, _)| plan.key_in(state).is_some());
-        let held = admin.overrides.of(Some(&plan.limiter.name)).filter(|own| own.change.pause);
+        let held = admin
+            .overrides
+            .of(Overridden::Limiter(&plan.limiter.name))
+            .filter(|own| own.change.pause);
         let left = own.map(|(_, pause)| pause.left()).chain(held.map(|own| own.left));
         let left = left.max().unwrap_or_default();
         (plan, left as f64 / 1e6)

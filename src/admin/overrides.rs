@@ -8,7 +8,8 @@ use super::{
 };
 use crate::{
     config::{Mode, duration},
-    overrides::{NewOverride, Override, OverrideError, Rates},
+    key::shown,
+    overrides::{NewOverride, Overridden, Override, OverrideError, Rates},
     plan::LimiterPlan,
 };
 use axum::{
@@ -38,6 +39,23 @@ struct LimiterChange {
     mode: Option<String>,
     #[serde(default)]
     pause: bool,
+    #[serde(rename = "for")]
+    span: Option<String>,
+    reason: Option<String>,
+}
+
+/// The parts of a path that name one key of a limiter.
+#[derive(Deserialize)]
+pub(super) struct LimiterKey {
+    name: String,
+    key: String,
+}
+
+/// The body of `PUT /limiters/NAME/keys/KEY/override`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a map")]
+struct KeyChange {
+    rate: String,
     #[serde(rename = "for")]
     span: Option<String>,
     reason: Option<String>,
@@ -78,10 +96,54 @@ pub(super) async fn set(
     let by = operator.to_string();
     let change = Override { rate, mode, pause, limiting: None, reason, by, until: 0 };
     let new = NewOverride { change, span };
-    admin.overrides.set(Some(&name), Some(new)).await?;
-    let set = admin.overrides.of(Some(&name));
-    let set = set.map(|own| override_in_force(&admin, Some(&name), &own));
+    let of = Overridden::Limiter(&name);
+    admin.overrides.set(of, Some(new)).await?;
+    let set = admin.overrides.of(of);
+    let set = set.map(|own| override_in_force(&admin, of, &own));
     Ok(Json(json!({ "limiter": name, "override": set })))
+}
+
+/// Sets another rate for one key of a limiter.
+pub(super) async fn set_of_key(
+    State(admin): State<Admin>,
+    Extension(operator): Extension<Operator>,
+    Path(LimiterKey { name, key }): Path<LimiterKey>,
+    body: Bytes,
+) -> Result<Json<Value>> {
+    let key = stored_key(&admin, &name, &key)?;
+    let KeyChange { rate, span, reason } = read(&body, RATE_CHANGE)?;
+    let rate = Some(Rates::One(word("rate", rate)?));
+    let (span, reason) = (span_of(span)?, reason_of(reason)?);
+    let by = operator.to_string();
+    let change = Override { rate, mode: None, pause: false, limiting: None, reason, by, until: 0 };
+    let of = Overridden::Key { limiter: &name, key: &key };
+    admin.overrides.set(of, Some(NewOverride { change, span })).await?;
+    let set = admin.overrides.of(of);
+    let set = set.map(|own| override_in_force(&admin, of, &own));
+    Ok(Json(json!({ "limiter": name, "key": shown(&key), "override": set })))
+}
+
+pub(super) async fn remove_of_key(
+    State(admin): State<Admin>,
+    Extension(operator): Extension<Operator>,
+    Path(LimiterKey { name, key }): Path<LimiterKey>,
+) -> Result<Json<Value>> {
+    let key = stored_key(&admin, &name, &key)?;
+    let of = Overridden::Key { limiter: &name, key: &key };
+    let before = admin.overrides.set(of, None).await?;
+    if before.is_some() {
+        operator.log("an operator removes an override", Some(&name), Some(&shown(&key)));
+    }
+    Ok(Json(json!({ "removed": before.is_some() })))
+}
+
+/// The key in the form that requests bring it.
+fn stored_key(admin: &Admin, limiter: &str, key: &str) -> Result<String> {
+    let plan = admin.limiter(limiter)?;
+    match &plan.limiter.key {
+        Some(template) => Ok(template.canonical_name(key)),
+        None => Err(bad("this limiter has one bucket for all, and no keys")),
+    }
 }
 
 pub(super) async fn remove(
@@ -89,7 +151,7 @@ pub(super) async fn remove(
     Extension(operator): Extension<Operator>,
     Path(name): Path<String>,
 ) -> Result<Json<Value>> {
-    let before = admin.overrides.set(Some(&name), None).await?;
+    let before = admin.overrides.set(Overridden::Limiter(&name), None).await?;
     if before.is_none() {
         // A misspelt name is a mistake; a limiter that no file has any more may still have an override.
         admin.limiter(&name)?;
@@ -101,7 +163,10 @@ pub(super) async fn remove(
 }
 
 pub(super) async fn limiting(State(admin): State<Admin>) -> Json<Value> {
-    let set = admin.overrides.of(None).map(|own| override_in_force(&admin, None, &own));
+    let set = admin
+        .overrides
+        .of(Overridden::Limiting)
+        .map(|own| override_in_force(&admin, Overridden::Limiting, &own));
     Json(json!({ "limiting": admin.plan.config.limiting, "override": set }))
 }
 
@@ -118,8 +183,11 @@ pub(super) async fn set_limiting(
     let (by, limiting) = (operator.to_string(), Some(limiting));
     let change = Override { rate: None, mode: None, pause: false, limiting, reason, by, until: 0 };
     let new = NewOverride { change, span };
-    admin.overrides.set(None, Some(new)).await?;
-    let set = admin.overrides.of(None).map(|own| override_in_force(&admin, None, &own));
+    admin.overrides.set(Overridden::Limiting, Some(new)).await?;
+    let set = admin
+        .overrides
+        .of(Overridden::Limiting)
+        .map(|own| override_in_force(&admin, Overridden::Limiting, &own));
     // The plan of the request is the one before the change.
     Ok(Json(json!({ "limiting": admin.live.plan().config.limiting, "override": set })))
 }
@@ -128,7 +196,7 @@ pub(super) async fn remove_limiting(
     State(admin): State<Admin>,
     Extension(operator): Extension<Operator>,
 ) -> Result<Json<Value>> {
-    let before = admin.overrides.set(None, None).await?;
+    let before = admin.overrides.set(Overridden::Limiting, None).await?;
     if before.is_some() {
         operator.log("an operator removes the override of `limiting`", None, None);
     }

@@ -12,7 +12,7 @@ use serde_json::json;
 pub(super) const ASSETS: &str = "/assets/";
 
 /// The methods of each page, its path, and a short description.
-const PAGES: [(&str, &str, &str); 20] = [
+const PAGES: [(&str, &str, &str); 21] = [
     ("GET", "/metrics", "metrics for Prometheus"),
     ("GET", "/healthz", "200 while the process lives"),
     ("GET", "/readyz", "200 when the gateway can serve, otherwise 503 with the reasons"),
@@ -29,6 +29,11 @@ const PAGES: [(&str, &str, &str); 20] = [
     ("GET, PUT, DELETE", "/limiting", "switches limiting off or on, on all gateways"),
     ("GET, DELETE", "/limiters/NAME/keys", "the keys that are in use; DELETE resets all of them"),
     ("GET, DELETE", "/limiters/NAME/keys/KEY", "the same for one key of a limiter"),
+    (
+        "PUT, DELETE",
+        "/limiters/NAME/keys/KEY/override",
+        "another rate for one key, on all gateways",
+    ),
     ("GET", "/limiters/NAME/tenants", "the tenants that wait, with weight, priority and grants"),
     ("POST", "/limiters/NAME/acquire", "takes permits without a request to the gateway"),
     ("POST", "/limiters/NAME/renew", "renews a lease that acquire gave"),

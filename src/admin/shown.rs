@@ -6,7 +6,7 @@ use crate::{
     algorithm::{Level, MAX_BUDGET, Micros, Rule},
     answer::{end, is_reason},
     config::{AutoRule, LimiterConfig, Mode, Rate},
-    overrides::{OverrideInForce, Rates},
+    overrides::{Overridden, OverrideInForce, Rates},
     plan::{LimiterPlan, WorkingRate, per_second, rate_text, reason},
     store::{Check, Share, StoreError},
 };
@@ -58,7 +58,7 @@ pub(super) fn state(
     checks: &[Check],
     levels: Option<Result<Vec<Level>, StoreError>>,
 ) -> Value {
-    let limiter = &plan.limiter;
+    let limiter = &*plan.limiter.of_key(plan.key_in(&checks[0].key).flatten());
     let each = match &levels {
         Some(Ok(each)) => each.clone(),
         _ => Vec::new(),
@@ -68,7 +68,7 @@ pub(super) fn state(
     let mut state = json!({
         "name": limiter.name,
         "algorithm": rule.name(),
-        "limit": plan.checks.iter().map(|check| check.algorithm.limit()).min(),
+        "limit": limiter.algorithms.iter().map(Rule::limit).min(),
         "mode": limiter.mode.name(),
         "scope": limiter.scope.name(),
         "waiting": plan.waiting.load(Relaxed),
@@ -82,7 +82,7 @@ pub(super) fn state(
         state["closed_until"] = end(left).into();
         state["closed_reason"] = LOST.into();
     }
-    show_override(&mut state, admin, &limiter.name);
+    show_override(&mut state, admin, &limiter.name, plan.key_in(&checks[0].key).flatten());
     let has_level = level.is_some();
     match level {
         Some(Ok(level)) => {
@@ -115,7 +115,7 @@ pub(super) fn state(
 fn show_rule(state: &mut Value, limiter: &LimiterConfig, rule: &Rule) {
     if let Some(facts) = rule.as_rate().map(|rate| rate.facts()) {
         if facts.burst.is_some() {
-            state["burst"] = limiter.capacity().into();
+            state["burst"] = rule.capacity().into();
         }
         if facts.margin > 0 {
             state["margin_ms"] = millis(facts.margin).into();
@@ -126,6 +126,9 @@ fn show_rule(state: &mut Value, limiter: &LimiterConfig, rule: &Rule) {
     }
     if let Some(lease) = rule.lease() {
         state["lease_ms"] = (lease / 1000).into();
+    }
+    if !limiter.key_rates.is_empty() {
+        state["rates"] = limiter.key_rates.len().into();
     }
     if let Some(template) = &limiter.key {
         state["key"] = template.text().into();
@@ -138,15 +141,20 @@ fn show_rule(state: &mut Value, limiter: &LimiterConfig, rule: &Rule) {
     }
 }
 
-/// Writes the override of a limiter, if it has one.
-fn show_override(state: &mut Value, admin: &Admin, limiter: &str) {
-    if let Some(own) = admin.overrides.of(Some(limiter)) {
+/// Writes the override of a limiter, and of one `key` of it, if it has one.
+fn show_override(state: &mut Value, admin: &Admin, limiter: &str, key: Option<&str>) {
+    let of = Overridden::Limiter(limiter);
+    if let Some(own) = admin.overrides.of(of) {
         if own.change.pause {
             state["paused_ms"] = millis(own.left).into();
             state["paused_until"] = end(own.left).into();
             state["pause_reason"] = format!("an operator: {}", own.change.reason).into();
         }
-        state["override"] = override_in_force(admin, Some(limiter), &own);
+        state["override"] = override_in_force(admin, of, &own);
+    }
+    let of = key.map(|key| Overridden::Key { limiter, key });
+    if let Some((of, own)) = of.and_then(|of| Some((of, admin.overrides.of(of)?))) {
+        state["override"] = override_in_force(admin, of, &own);
     }
 }
 
@@ -197,10 +205,10 @@ pub(super) fn closed(
     }
 }
 
-/// Writes the override of a limiter, or of `limiting`, that has not ended.
+/// Writes an override that has not ended.
 pub(super) fn override_in_force(
     admin: &Admin,
-    limiter: Option<&str>,
+    of: Overridden<'_>,
     OverrideInForce { change: own, left }: &OverrideInForce,
 ) -> Value {
     let mut shown = json!({
@@ -225,7 +233,7 @@ pub(super) fn override_in_force(
         shown["limiting"] = limiting.as_str().into();
     }
     let unfit = admin.live.unfit();
-    if let Some(unfit) = unfit.iter().find(|unfit| unfit.edit.limiter() == limiter) {
+    if let Some(unfit) = unfit.iter().find(|unfit| of.is_of(&unfit.edit)) {
         shown["applied"] = false.into();
         shown["why"] = unfit.shown().1.into();
     }

@@ -12,6 +12,14 @@ use serde_json::{Map, Value};
 /// The name before `=` that means the global switch. No limiter is asked for it, because the name of one has no `=`.
 const SWITCH: &str = "limiting=";
 
+/// The key whose rate is changed alone.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct KeyArgs {
+    /// One key of the limiter, such as acme, or a pattern, such as plus-*; for `rate=`.
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+}
+
 /// The end and the reason of a change. Every change has both.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct ChangeArgs {
@@ -37,14 +45,14 @@ impl ChangeArgs {
 
 pub(super) fn pause(name: &str, args: &ChangeArgs) -> Result<(), CommandError> {
     let body = Map::from_iter([("pause".to_owned(), true.into())]);
-    put(name, &path(name), body, args)
+    put(name, &path(name, None), body, args)
 }
 
-/// Ends the override of a limiter, a pause among them.
-pub(super) fn resume(name: &str, args: &AdminArgs) -> Result<(), CommandError> {
+/// Ends the override of a limiter or of one key, a pause among them.
+pub(super) fn resume(name: &str, key: &KeyArgs, args: &AdminArgs) -> Result<(), CommandError> {
     let path = match name {
         "limiting" => "/limiting".to_owned(),
-        name => path(name),
+        name => path(name, key.key.as_deref()),
     };
     let client = AdminClient::connect(args)?;
     let answer = client.ask(&Method::DELETE, &path, None)?;
@@ -57,7 +65,7 @@ pub(super) fn resume(name: &str, args: &AdminArgs) -> Result<(), CommandError> {
         let now = switch(&client.get("/limiters")?["limiting"]);
         return print(&format!("limiting: {done}; now {now}"));
     }
-    let page = format!("/limiters/{}", segment(name));
+    let page = page(name, key.key.as_deref());
     let state = client.get(&page)?;
     let level = match &*level(&state) {
         "-" => String::new(),
@@ -76,7 +84,7 @@ pub(super) fn resume(name: &str, args: &AdminArgs) -> Result<(), CommandError> {
 }
 
 /// Sets `rate=2/s`, `mode=observe` or both for a limiter, or `limiting=off` for all.
-pub(super) fn set(words: &[String], args: &ChangeArgs) -> Result<(), CommandError> {
+pub(super) fn set(words: &[String], key: &KeyArgs, args: &ChangeArgs) -> Result<(), CommandError> {
     let usage = |why: String| CommandError::usage(format!("error: {why}"));
     if let [switch] = words
         && let Some(value) = switch.strip_prefix(SWITCH)
@@ -94,6 +102,11 @@ pub(super) fn set(words: &[String], args: &ChangeArgs) -> Result<(), CommandErro
     let mut body = Map::new();
     for setting in settings {
         match setting.split_once('=') {
+            Some(("mode", _)) if key.key.is_some() => {
+                return Err(usage(
+                    "a key has a rate of its own, and no mode; leave `--key` out".into(),
+                ));
+            }
             Some((key @ ("rate" | "mode"), value)) if !value.is_empty() => {
                 let value = match value.split(',').map(str::trim).collect::<Vec<_>>() {
                     rates if rates.len() > 1 => rates.into(),
@@ -106,11 +119,17 @@ pub(super) fn set(words: &[String], args: &ChangeArgs) -> Result<(), CommandErro
             _ => return Err(usage(format!("`{setting}` is neither rate=RATE nor mode=MODE"))),
         }
     }
-    put(name, &path(name), body, args)
+    put(name, &path(name, key.key.as_deref()), body, args)
 }
 
-fn path(name: &str) -> String {
-    format!("/limiters/{}/override", segment(name))
+fn path(name: &str, key: Option<&str>) -> String {
+    format!("{}/override", page(name, key))
+}
+
+/// The page of a limiter, or of one key of it.
+fn page(name: &str, key: Option<&str>) -> String {
+    let page = format!("/limiters/{}", segment(name));
+    key.map_or_else(|| page.clone(), |key| format!("{page}/keys/{}", segment(key)))
 }
 
 fn put(

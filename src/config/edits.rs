@@ -16,6 +16,8 @@ pub enum ConfigEdit {
     Rates {
         /// The name of the limiter.
         limiter: String,
+        /// The key, or the pattern of keys, that gets the rate; `None` for all keys without one of their own.
+        key: Option<String>,
         /// At least one rate, such as `5/s`.
         rates: Vec<String>,
     },
@@ -72,7 +74,16 @@ impl ConfigEdit {
     fn apply(&self, root: &mut YamlNode) {
         match self {
             Self::Limiting(is_on) => set(root, "limiting", text(if *is_on { "on" } else { "off" })),
-            Self::Rates { limiter, rates } => {
+            Self::Rates { limiter, key: Some(key), rates } => {
+                let Some(limiter) = long_form(root, limiter) else { return };
+                if limiter.value_mut("rates").is_none() {
+                    set(limiter, "rates", YamlValue::Map(Vec::new()));
+                }
+                if let (Some(names), [rate]) = (limiter.value_mut("rates"), &rates[..]) {
+                    set(names, key, text(rate));
+                }
+            }
+            Self::Rates { limiter, key: None, rates } => {
                 let Some(limiter) = long_form(root, limiter) else { return };
                 let is_auto = limiter.value_mut("rate").is_some_and(|rate| {
                     matches!(&rate.value, YamlValue::Scalar(scalar) if scalar.text == "auto")
@@ -138,7 +149,7 @@ mod tests {
 
     fn rates(limiter: &str, rates: &[&str]) -> ConfigEdit {
         let rates = rates.iter().map(|rate| (*rate).to_owned()).collect();
-        ConfigEdit::Rates { limiter: limiter.into(), rates }
+        ConfigEdit::Rates { limiter: limiter.into(), key: None, rates }
     }
 
     fn mode(limiter: &str, mode: &str) -> ConfigEdit {

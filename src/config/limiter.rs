@@ -2,6 +2,7 @@
 
 use super::{
     fair::{FairSharing, no_tenant},
+    key_rates::{KeyRule, KeyedRates},
     keys::Choice,
     unit::Rate,
 };
@@ -11,7 +12,7 @@ use crate::{
     store::{self, OnLoss, Turn},
 };
 use paceway_limit::rate::largest;
-use std::{slice, time::Duration};
+use std::{borrow::Cow, slice, sync::Arc, time::Duration};
 
 /// A limiter under `limiters`: its rules, its buckets, and its behaviour without the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub struct LimiterConfig {
     pub auto: Option<AutoRule>,
     /// The template that assigns requests to buckets; `None` means one bucket for all requests.
     pub key: Option<Template>,
+    /// The keys that have another rate.
+    pub key_rates: Arc<KeyedRates>,
     /// The tenants that share its slots; `None` means first come, first served.
     pub fair: Option<FairSharing>,
     /// Whether its waiting requests take turns, by `fair` or by the priorities of routes.
@@ -103,9 +106,35 @@ pub enum FailurePolicy {
 // === impl LimiterConfig ===
 
 impl LimiterConfig {
-    /// Returns the greatest cost in permits that the limiter can grant at once, for example the burst of a token bucket.
+    /// Returns the greatest cost in permits that the limiter can grant at once, for example the burst of a token bucket; to keys
+    /// without a rate of their own.
     pub fn capacity(&self) -> i64 {
         self.algorithms.iter().map(Rule::capacity).min().unwrap_or(i64::MAX)
+    }
+
+    /// Returns the greatest cost in permits that the limiter can grant at once to each key.
+    pub fn least_capacity(&self) -> i64 {
+        let keys = self.key_rates.rules().iter().map(|own| own.rule.capacity());
+        keys.fold(self.capacity(), i64::min)
+    }
+
+    /// Returns the greatest cost in permits that the limiter can grant at once to some key.
+    pub fn greatest_capacity(&self) -> i64 {
+        let keys = self.key_rates.rules().iter().map(|own| own.rule.capacity());
+        keys.fold(self.capacity(), i64::max)
+    }
+
+    /// Returns the limiter as a key has it: with the rate of that key.
+    pub fn of_key(&self, key: Option<&str>) -> Cow<'_, Self> {
+        match key.and_then(|key| self.key_rates.find(key)) {
+            None => Cow::Borrowed(self),
+            Some(rule) => {
+                let KeyRule { rate, rule } = self.key_rates.rules()[rule];
+                let key_rates = Arc::default();
+                let (algorithms, rates) = (vec![rule.into()], vec![rate]);
+                Cow::Owned(Self { algorithms, rates, key_rates, ..self.clone() })
+            }
+        }
     }
 
     /// Returns the turn of a request among those that wait; `None` if the limiter serves them first come, first served.
@@ -165,6 +194,15 @@ impl LimiterConfig {
             }
             _ => self.rates.get(part).map_or(Duration::MAX, |rate| rate.period),
         };
+        self.without_store_in(period)
+    }
+
+    /// The same for keys with a rate of their own.
+    pub fn without_store_at(&self, rate: Rate) -> store::OnFailure {
+        self.without_store_in(rate.period)
+    }
+
+    fn without_store_in(&self, period: Duration) -> store::OnFailure {
         match (self.on_failure, self.scope) {
             (FailurePolicy::Share, Scope::Cluster) => store::OnFailure::Share {
                 period: i64::try_from(period.as_micros()).unwrap_or(i64::MAX),

@@ -7,6 +7,7 @@ mod clients;
 mod descriptors;
 mod forward;
 mod headers;
+mod key_rates;
 mod limiters;
 mod limits_from;
 mod names;

@@ -143,10 +143,13 @@ impl ConfigParts {
         {
             let is_masked = match edit {
                 ConfigEdit::Limiting(_) => before.limiting != after.limiting,
-                ConfigEdit::Rates { limiter, .. } => matches!(
-                    pair(limiter),
-                    (Some(old), Some(new)) if (&old.rates, &old.auto) != (&new.rates, &new.auto)
-                ),
+                ConfigEdit::Rates { limiter, key, .. } => {
+                    let of = |limiter: &LimiterConfig| {
+                        let limiter = limiter.of_key(key.as_deref());
+                        (limiter.rates.clone(), limiter.auto)
+                    };
+                    matches!(pair(limiter), (Some(old), Some(new)) if of(&old) != of(&new))
+                }
                 ConfigEdit::Mode { limiter, .. } => {
                     matches!(pair(limiter), (Some(old), Some(new)) if old.mode != new.mode)
                 }
@@ -207,7 +210,7 @@ mod tests {
     }
 
     fn rate(limiter: &str, rate: &str) -> ConfigEdit {
-        ConfigEdit::Rates { limiter: limiter.into(), rates: vec![rate.into()] }
+        ConfigEdit::Rates { limiter: limiter.into(), key: None, rates: vec![rate.into()] }
     }
 
     #[test]

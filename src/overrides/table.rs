@@ -20,6 +20,25 @@ pub struct OverrideTable {
     pub limiting: Option<Override>,
     /// The overrides of limiters.
     pub limiters: BTreeMap<String, Override>,
+    /// The overrides of single keys, by the names of their limiters.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub keys: BTreeMap<String, BTreeMap<String, Override>>,
+}
+
+/// The subject of an override.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overridden<'a> {
+    /// The global switch.
+    Limiting,
+    /// A limiter.
+    Limiter(&'a str),
+    /// The rate of one key of a limiter, or of a pattern of keys.
+    Key {
+        /// The name of the limiter.
+        limiter: &'a str,
+        /// The key.
+        key: &'a str,
+    },
 }
 
 /// A change of one limiter, or of `limiting`, until an instant.
@@ -72,18 +91,22 @@ impl OverrideTable {
     /// Removes what has ended at `now`.
     pub fn without_ended(mut self, now: Micros) -> Self {
         self.limiters.retain(|_, own| own.until > now);
+        self.keys.retain(|_, keys| {
+            keys.retain(|_, own| own.until > now);
+            !keys.is_empty()
+        });
         self.limiting = self.limiting.filter(|own| own.until > now);
         self
     }
 
     /// How many overrides there are.
     pub fn len(&self) -> usize {
-        self.limiters.len() + usize::from(self.limiting.is_some())
+        self.all().count()
     }
 
     /// Whether there is no override.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.all().next().is_none()
     }
 
     /// The end that comes first.
@@ -91,44 +114,98 @@ impl OverrideTable {
         self.all().map(|(_, own)| own.until).min()
     }
 
-    /// All overrides, each with the name of its limiter; `None` stands for `limiting`.
-    pub fn all(&self) -> impl Iterator<Item = (Option<&str>, &Override)> {
-        let limiters = self.limiters.iter().map(|(name, own)| (Some(name.as_str()), own));
-        self.limiting.iter().map(|own| (None, own)).chain(limiters)
+    /// All overrides, each with what it changes.
+    pub fn all(&self) -> impl Iterator<Item = (Overridden<'_>, &Override)> {
+        let limiters = self.limiters.iter().map(|(name, own)| (Overridden::Limiter(name), own));
+        let keys = self.keys.iter().flat_map(|(limiter, keys)| {
+            keys.iter().map(move |(key, own)| (Overridden::Key { limiter, key }, own))
+        });
+        let limiting = self.limiting.iter().map(|own| (Overridden::Limiting, own));
+        limiting.chain(limiters).chain(keys)
     }
 
-    /// The override of a limiter; of `limiting` for `None`.
-    pub fn get(&self, limiter: Option<&str>) -> Option<&Override> {
-        match limiter {
-            Some(name) => self.limiters.get(name),
-            None => self.limiting.as_ref(),
+    /// All overrides, to change them.
+    pub fn all_mut(&mut self) -> impl Iterator<Item = &mut Override> {
+        let keys = self.keys.values_mut().flat_map(BTreeMap::values_mut);
+        self.limiters.values_mut().chain(&mut self.limiting).chain(keys)
+    }
+
+    /// The override of a limiter, of a key, or of `limiting`.
+    pub fn get(&self, of: Overridden<'_>) -> Option<&Override> {
+        match of {
+            Overridden::Limiting => self.limiting.as_ref(),
+            Overridden::Limiter(name) => self.limiters.get(name),
+            Overridden::Key { limiter, key } => self.keys.get(limiter)?.get(key),
         }
     }
 
-    /// Sets the override of a limiter, or of `limiting`, or removes it. Returns the one before.
-    pub fn set(&mut self, limiter: Option<&str>, new: Option<Override>) -> Option<Override> {
-        match (limiter, new) {
-            (Some(name), Some(new)) => self.limiters.insert(name.to_owned(), new),
-            (Some(name), None) => self.limiters.remove(name),
-            (None, new) => std::mem::replace(&mut self.limiting, new),
-        }
+    /// Sets an override, or removes it. Returns the one before.
+    pub fn set(&mut self, of: Overridden<'_>, new: Option<Override>) -> Option<Override> {
+        let (all, name) = match of {
+            Overridden::Limiting => return std::mem::replace(&mut self.limiting, new),
+            Overridden::Limiter(name) => (&mut self.limiters, name),
+            Overridden::Key { limiter, key } => {
+                (self.keys.entry(limiter.to_owned()).or_default(), key)
+            }
+        };
+        let before = match new {
+            Some(new) => all.insert(name.to_owned(), new),
+            None => all.remove(name),
+        };
+        self.keys.retain(|_, keys| !keys.is_empty());
+        before
     }
 
     /// The values of the configuration that the overrides replace. A pause replaces none.
     pub fn edits(&self) -> Vec<ConfigEdit> {
         let mut edits = Vec::new();
-        if let Some(limiting) = self.limiting.as_ref().and_then(|own| own.limiting.as_ref()) {
-            edits.push(ConfigEdit::Limiting(limiting != "off"));
-        }
-        for (limiter, own) in &self.limiters {
-            if let Some(rates) = &own.rate {
-                edits.push(ConfigEdit::Rates { limiter: limiter.clone(), rates: rates.list() });
+        for (of, own) in self.all() {
+            let (limiter, key) = match of {
+                Overridden::Limiting => {
+                    let limiting = own.limiting.iter();
+                    edits.extend(limiting.map(|limiting| ConfigEdit::Limiting(limiting != "off")));
+                    continue;
+                }
+                Overridden::Limiter(limiter) => (limiter.to_owned(), None),
+                Overridden::Key { limiter, key } => (limiter.to_owned(), Some(key.to_owned())),
+            };
+            if let Some(mode) = own.mode.clone() {
+                edits.push(ConfigEdit::Mode { limiter: limiter.clone(), mode });
             }
-            if let Some(mode) = &own.mode {
-                edits.push(ConfigEdit::Mode { limiter: limiter.clone(), mode: mode.clone() });
+            if let Some(rates) = &own.rate {
+                edits.push(ConfigEdit::Rates { limiter, key, rates: rates.list() });
             }
         }
         edits
+    }
+}
+
+// === impl Overridden ===
+
+impl<'a> Overridden<'a> {
+    /// The limiter; `None` for `limiting`.
+    pub fn limiter(self) -> Option<&'a str> {
+        match self {
+            Self::Limiting => None,
+            Self::Limiter(limiter) | Self::Key { limiter, .. } => Some(limiter),
+        }
+    }
+
+    /// The key, where it is one.
+    pub fn key(self) -> Option<&'a str> {
+        match self {
+            Self::Limiting | Self::Limiter(_) => None,
+            Self::Key { key, .. } => Some(key),
+        }
+    }
+
+    /// Whether an edit of the configuration is of this override.
+    pub fn is_of(self, edit: &ConfigEdit) -> bool {
+        let key = match edit {
+            ConfigEdit::Rates { key, .. } => key.as_deref(),
+            ConfigEdit::Limiting(_) | ConfigEdit::Mode { .. } => None,
+        };
+        (self.limiter(), self.key()) == (edit.limiter(), key)
     }
 }
 
@@ -178,16 +255,33 @@ mod tests {
     fn a_table_is_read_as_it_was_written_and_drops_what_has_ended() {
         let mut table = OverrideTable::default();
         let rest = r#""reason": "r", "by": "::1""#;
-        table.set(Some("a"), Some(of(&format!(r#"{{"rate": "2/s", {rest}, "until": 10}}"#))));
-        table.set(Some("b"), Some(of(&format!(r#"{{"pause": true, {rest}, "until": 20}}"#))));
+        table.set(
+            Overridden::Limiter("a"),
+            Some(of(&format!(r#"{{"rate": "2/s", {rest}, "until": 10}}"#))),
+        );
+        table.set(
+            Overridden::Limiter("b"),
+            Some(of(&format!(r#"{{"pause": true, {rest}, "until": 20}}"#))),
+        );
         let list = format!(r#"{{"rate": ["2/s", "9/min"], "mode": "off", {rest}, "until": 30}}"#);
-        table.set(Some("c"), Some(of(&list)));
-        table.set(None, Some(of(&format!(r#"{{"limiting": "off", {rest}, "until": 15}}"#))));
+        table.set(Overridden::Limiter("c"), Some(of(&list)));
+        for (key, until) in [("k", 10), ("l-*", 20)] {
+            let change = format!(r#"{{"rate": "3/s", {rest}, "until": {until}}}"#);
+            table.set(Overridden::Key { limiter: "a", key }, Some(of(&change)));
+        }
+        table.set(
+            Overridden::Limiting,
+            Some(of(&format!(r#"{{"limiting": "off", {rest}, "until": 15}}"#))),
+        );
         assert_eq!(OverrideTable::parse(&table.text()), Some(table.clone()));
-        assert_eq!((table.len(), table.first_end()), (4, Some(10)));
-        assert_eq!(table.edits().len(), 4, "a pause edits nothing");
+        assert_eq!((table.len(), table.first_end()), (6, Some(10)));
+        assert_eq!(table.edits().len(), 6, "a pause edits nothing");
         let left = table.without_ended(15);
-        assert_eq!(left.all().map(|(name, _)| name).collect::<Vec<_>>(), [Some("b"), Some("c")]);
+        let all = left.all().map(|(name, _)| name).collect::<Vec<_>>();
+        let pattern = Overridden::Key { limiter: "a", key: "l-*" };
+        assert_eq!(all, [Overridden::Limiter("b"), Overridden::Limiter("c"), pattern]);
+        let without = |mut table: OverrideTable| table.set(pattern, None).map(|_| table.keys);
+        assert_eq!(without(left.clone()), Some(BTreeMap::new()));
         assert_eq!(left.limiters["c"].change(), "rate 2/s 9/min, mode off");
         // A later version may add fields; a text of another program is no table.
         assert!(OverrideTable::parse(r#"{"limiters": {}, "routes": {}}"#).is_some());

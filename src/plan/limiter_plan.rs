@@ -29,6 +29,8 @@ pub struct LimiterPlan {
     pub policies: Vec<Policy>,
     /// The check of one permit of a limiter without a key, for each of its rates and for each former state.
     pub checks: Vec<Check>,
+    /// The check of one permit of a key with another rate, for each rate in `key_rates` of the limiter.
+    key_checks: Vec<Check>,
     /// The names of its states, for each of its rates and for each former state.
     names: Vec<StateNames>,
     /// The states from before a change, which requests still ask.
@@ -37,6 +39,8 @@ pub struct LimiterPlan {
     pub(crate) forgets: bool,
     /// Its margin, if that is learned.
     margin: Option<Arc<SharedMargin>>,
+    /// The greatest cost that some key can pay at once.
+    pub(super) greatest_capacity: i64,
     /// The most that its requests can ask of it.
     demand: Demand,
     /// The requests of this gateway that wait for this limiter at the moment.
@@ -94,8 +98,10 @@ impl LimiterPlan {
         let mut plan = Self {
             limiter: limiter.clone(),
             margin: margin.map(|margin| margin.taking_over(known)),
+            greatest_capacity: limiter.greatest_capacity(),
             demand: is_used,
             policies: policies.collect(),
+            key_checks: is_used.key_checks(limiter, checks.first()),
             checks,
             names,
             former: Vec::new(),
@@ -228,6 +234,9 @@ impl LimiterPlan {
             };
             let overflow = check.overflow.clone().filter(|_| filled.is_some());
             let bounds = check.bounds.clone();
+            let rule =
+                filled.filter(|_| rate == 0).and_then(|key| self.limiter.key_rates.find(key));
+            let check = rule.map_or(check, |rule| &self.key_checks[rule]);
             let check = Check { key, cost, bounds, overflow, turn: None, ..*check };
             if self.margin.is_some() { self.renewed(&check, rate) } else { check }
         })
@@ -294,9 +303,27 @@ impl LimiterPlan {
         self.margin.as_ref()
     }
 
-    /// The description that a refused caller receives, for the rate with index `i` at this `level`: that of the rate that holds now.
-    pub(crate) fn policy(&self, i: usize, level: Level) -> Policy {
+    /// The greatest cost that a key can pay at once.
+    pub(crate) fn capacity(&self, key: Option<&str>) -> i64 {
+        let own = key.and_then(|key| self.limiter.key_rates.find(key));
+        own.map_or(self.limiter.capacity(), |rule| self.key_checks[rule].algorithm.capacity())
+    }
+
+    /// The rate that a key of the limiter has in place of that of the others.
+    pub(crate) fn key_rate(&self, key: Option<&str>) -> Option<Rate> {
+        let rates = &self.limiter.key_rates;
+        Some(rates.rules()[rates.find(key?)?].rate)
+    }
+
+    /// The description that a refused caller receives, for the rate with index `i` at this `level` of the state `key`: that of the
+    /// rate that holds now.
+    pub(crate) fn policy(&self, i: usize, key: &str, level: Level) -> Policy {
         let policy = self.policies[i].clone();
+        if !self.limiter.key_rates.is_empty()
+            && let Some(rate) = self.key_rate(self.names[i].key_in(key).flatten())
+        {
+            return Policy { quota: Quota::Rate(rate), ..policy };
+        }
         let start = self.limiter.rates.first().filter(|_| level.rate > 0);
         match start.filter(|_| self.limiter.bounds().is_some()) {
             Some(start) => Policy { quota: found_quota(level.rate, *start), ..policy },
@@ -356,9 +383,26 @@ impl Demand {
         checks.collect()
     }
 
+    /// The check of one permit at each rate that some keys have, where `plain` is that of all others.
+    fn key_checks(&self, limiter: &config::LimiterConfig, plain: Option<&Check>) -> Vec<Check> {
+        let rules = limiter.key_rates.rules().iter().zip(plain.into_iter().cycle());
+        let checks = rules.map(|(own, plain)| {
+            let algorithm = Rule::Rate(own.rule);
+            Check {
+                algorithm,
+                horizon: algorithm.horizon(self.wait, self.cost),
+                period: own.rate.period_micros(),
+                on_failure: limiter.without_store_at(own.rate),
+                blocks: self.leaves_blocks(limiter, &algorithm),
+                ..plain.clone()
+            }
+        });
+        checks.collect()
+    }
+
     /// The demand on the limiter with index `i`, over all routes of `config`.
     fn of(i: usize, config: &Config) -> Self {
-        let most = config.limiters[i].capacity();
+        let most = config.limiters[i].greatest_capacity();
         let mut all = Self { wait: 0, cost: 1, settles: false };
         for route in &config.routes {
             for charge in route.limiters.iter().filter(|charge| charge.limiter == i) {

@@ -276,7 +276,7 @@ impl RoutePolicy {
             let plan = &limiters[*limiter];
             let (own, has_rates) = (&plan.limiter, !plan.limiter.rates.is_empty());
             let unpayable = |why| Unpayable { limiter: Some(*limiter), why };
-            let mut cost = cost.of(parts, own.capacity(), &own.name).map_err(unpayable)?;
+            let mut cost = cost.of(parts, plan.greatest_capacity, &own.name).map_err(unpayable)?;
             if has_rates {
                 cost = cost.saturating_mul(hits);
             }
@@ -292,7 +292,7 @@ impl RoutePolicy {
                 None => checks.extend(plan.checks(filled, cost)),
                 Some(rate) => checks.extend(plan.checks_at(rate, filled, cost)),
             }
-            let is_known = hits == 1 && rate.is_none();
+            let is_known = hits == 1 && rate.is_none() && own.key_rates.is_empty();
             let over = |check: &&Check| check.cost > check.algorithm.capacity();
             if let Some(check) =
                 checks[asked..].iter().find(over).filter(|_| !is_known && has_rates)

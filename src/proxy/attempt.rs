@@ -155,7 +155,7 @@ impl<'r, 'p> Attempt<'r, 'p> {
         if let Some(margin) = plan.margin().filter(|_| decision.level.paused == 0) {
             margin.asked(true);
         }
-        let policy = plan.policy(rate, decision.level);
+        let policy = plan.policy(rate, &self.checks[decision.bound_by].key, decision.level);
         let (retry_after, remaining) = (decision.retry_after, decision.level.remaining);
         if decision.level.paused > 0 {
             let bound = std::slice::from_ref(&self.checks[decision.bound_by]);

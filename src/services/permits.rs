@@ -21,15 +21,13 @@ pub(crate) fn checks(
     key: Option<&str>,
     cost: i64,
 ) -> Result<Vec<Check>, String> {
-    let capacity = plan.limiter.capacity();
+    let own = plan.limiter.key.as_ref().zip(key).map(|(template, key)| template.canonical(key));
+    let capacity = plan.capacity(own.as_deref());
     if !(1..=capacity).contains(&cost) {
         return Err(format!("`cost` must be between 1 and {capacity}"));
     }
     match (&plan.limiter.key, key) {
-        (None, None) => Ok(plan.checks(None, cost).collect()),
-        (Some(template), Some(key)) => {
-            Ok(plan.checks(Some(&template.canonical(key)), cost).collect())
-        }
+        (None, None) | (Some(_), Some(_)) => Ok(plan.checks(own.as_deref(), cost).collect()),
         (Some(template), None) => Err(format!(
             "this limiter has a bucket for each `{}`; name one, as `key` in the body or in /limiters/{}/keys/KEY",
             template.text(),

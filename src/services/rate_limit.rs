@@ -158,7 +158,7 @@ impl<'p> DescribedCall<'p> {
         let Unpayable { limiter, why } = unpayable;
         record.refusal(&Failure::BadRequest(why.into()), true);
         let policy = limiter.map(|limiter| {
-            let policy = self.proxy.plan().limiters[limiter].policy(0, Level::default());
+            let policy = self.proxy.plan().limiters[limiter].policy(0, "", Level::default());
             Policy { quota: own_quota(policy.quota, rate), ..policy }
         });
         let status = status(RateLimitCode::OverLimit, policy.as_ref(), 0, Duration::ZERO);
@@ -219,7 +219,8 @@ impl<'p> DescribedCall<'p> {
         };
         let owner = policy.owner(reservation.bound_by);
         let level = reservation.level;
-        let mut policy = plan.limiters[owner.limiter].policy(owner.rate, level);
+        let mut policy =
+            plan.limiters[owner.limiter].policy(owner.rate, &reservation.bound().key, level);
         policy.quota = own_quota(policy.quota, rate);
         let until = limit::duration(level.reset_after);
         let status = status(RateLimitCode::Ok, Some(&policy), level.remaining, until);

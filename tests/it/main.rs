@@ -51,6 +51,7 @@ mod functions;
 mod grpc;
 mod headers;
 mod http2;
+mod key_rates;
 mod leases;
 mod leavers;
 mod library;

@@ -12,6 +12,7 @@ use crate::{
     },
     key,
     metrics::{self, Outcome},
+    overrides::Overridden,
     plan::{LimiterPlan, RecentReason, RecentRequest},
     throttle::Timestamp,
 };
@@ -68,8 +69,8 @@ pub(super) async fn all(admin: &Admin, dashboard: &Dashboard) -> Value {
         "store": store(admin),
         "config": self::config(admin),
     });
-    if let Some(own) = admin.overrides.of(None) {
-        said["limiting_override"] = override_in_force(admin, None, &own);
+    if let Some(own) = admin.overrides.of(Overridden::Limiting) {
+        said["limiting_override"] = override_in_force(admin, Overridden::Limiting, &own);
     }
     if let Some(gateways) = dashboard.fleet.gateways() {
         said["gateways"] = gateways;
@@ -93,7 +94,7 @@ async fn limiters(admin: &Admin, waiting: &WaitingRequests) -> Vec<Value> {
             let name = plan.limiter.name.as_str();
             plan.waiting.load(Relaxed) > 0
                 || paused.contains(name)
-                || admin.overrides.of(Some(name)).is_some()
+                || admin.overrides.of(Overridden::Limiter(name)).is_some()
         };
         let (special, plain): (Vec<_>, Vec<_>) = all.iter().partition(is_special);
         special.into_iter().chain(plain).take(MOST_LIMITERS).collect()

@@ -57,9 +57,10 @@ impl ExplainedLimiter {
     ) -> Self {
         let limiter = &config.limiters[charge.limiter];
         let is_on = limiter.mode != Mode::Off;
+        let key = limiter.key.as_ref().map(|template| template.fill(parts)).transpose();
+        let limiter = &*limiter.of_key(key.as_ref().ok().and_then(|key| key.as_deref()));
         let cost =
             if is_on { charge.cost.of(parts, limiter.capacity(), &limiter.name) } else { Ok(1) };
-        let key = limiter.key.as_ref().map(|template| template.fill(parts)).transpose();
         let prefix = match &config.store {
             StoreConfig::Memory => "paceway",
             StoreConfig::Redis { prefix, .. } => prefix,

@@ -1,7 +1,10 @@
 //! The names of the algorithms in a configuration. Decides nothing.
 
 use super::kind::Choice;
-use crate::suggest::suggest;
+use crate::{
+    config::unit::{self, Rate},
+    suggest::suggest,
+};
 
 /// The algorithm that a limiter names, before its other keys are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +38,18 @@ impl RuleKind {
                 .unwrap_or_else(|| format!("there are: {}", names.join(", ")));
             format!("is no algorithm; {hint}")
         })
+    }
+
+    /// Reads a rate of a limiter of this kind.
+    ///
+    /// # Errors
+    ///
+    /// The reason, as [`unit::rate`] words it.
+    pub(in crate::config) fn read_rate(self, text: &str) -> Result<Rate, String> {
+        match self {
+            Self::FixedWindow => unit::rate_of_a_window(text),
+            _ => unit::rate(text),
+        }
     }
 
     /// Whether the rate of a limiter of this kind can be learned.

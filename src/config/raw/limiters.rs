@@ -16,6 +16,7 @@ use crate::{
     },
     store::OnLoss,
 };
+use std::sync::Arc;
 
 impl ConfigReader {
     /// Reads all limiters. A limiter with a mistake has no algorithm, and routes may still refer to it.
@@ -98,6 +99,7 @@ impl ConfigReader {
             rates: Vec::new(),
             auto: None,
             key: self.read(section, "key"),
+            key_rates: Arc::default(),
             fair: self.fair(section),
             has_turns: false,
             scope: self.read_or_default(section, "scope"),
@@ -159,7 +161,9 @@ impl ConfigReader {
             }
         }
         self.auto_margin(section, limiter);
+        self.key_rates(section, kind, &rule, limiter);
         if self.mistakes.len() > before {
+            limiter.key_rates = Arc::default();
             limiter.algorithms.clear();
             limiter.rates.clear();
             limiter.auto = None;

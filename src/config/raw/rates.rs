@@ -7,7 +7,7 @@ use crate::{
         keys::{Choice, LIMITER, RuleKind},
         limiter::{AutoRule, LimiterConfig},
         reader::{ConfigReader, ConfigSection, Field, join},
-        unit::{self, Rate},
+        unit::Rate,
         yaml::{YamlNode, YamlValue},
     },
 };
@@ -143,10 +143,7 @@ impl ConfigReader {
 
     /// Reads one rate or a list of them, and returns them with the shortest period first.
     fn rates<'n>(&mut self, field: &Field<'n>, kind: RuleKind) -> Vec<WrittenRate<'n>> {
-        let read = |text: &str| match kind {
-            RuleKind::FixedWindow => unit::rate_of_a_window(text),
-            _ => unit::rate(text),
-        };
+        let read = |text: &str| kind.read_rate(text);
         let YamlValue::List(items) = &field.node.value else {
             let rate = self.scalar(field, read);
             return rate.map(|rate| WrittenRate { rate, node: field.node }).into_iter().collect();

@@ -330,11 +330,12 @@ fn never(cost: &Cost, limiter: &LimiterConfig) -> Option<String> {
         let reason = "a concurrency limiter counts requests, each as one; leave the cost out";
         return (*cost != Cost::ONE).then(|| reason.into());
     }
-    let most = limiter.capacity();
+    let most = limiter.least_capacity();
     let cost = cost.fixed()?;
     (cost > most).then(|| {
+        let whom = if limiter.capacity() > most { " to some of its keys" } else { "" };
         format!(
-            "a cost of {cost} is more than `{}` can ever give at once, which is {most}",
+            "a cost of {cost} is more than `{}` can ever give at once{whom}, which is {most}",
             limiter.name
         )
     })

@@ -390,3 +390,72 @@ fn a_limiter_may_be_a_row() {
     let error = config.with_rows(&[row("serch", "98/s")]).expect_err("must be refused").to_string();
     assert!(error.contains("a cost of 99 is more than `serch` can ever give"), "{error}");
 }
+
+/// Other rates of some keys keep the burst and the margin of their limiter.
+#[test]
+fn keys_may_have_other_rates() {
+    let rates = |text: &str| {
+        let limiter = limiter(text);
+        let of = |key: &str| {
+            let limiter = limiter.of_key(Some(key));
+            format!("{} {}", limiter.rates[0], limiter.capacity())
+        };
+        ["acme", "plus-1", "other"].map(of)
+    };
+    let keyed = "key: '{header.x-shop}', rates: { acme: 20/s, 'plus-*': 600/min }";
+    assert_eq!(rates(&format!("{{ rate: 2/s, {keyed} }}")), ["20/s 20", "600/min 600", "2/s 2"]);
+    let burst = format!("{{ rate: 2/s, burst: 7, {keyed} }}");
+    assert_eq!(rates(&burst), ["20/s 7", "600/min 7", "2/s 7"]);
+    let window =
+        limiter(&format!("{{ algorithm: sliding_window, rate: 2/s, margin: 30ms, {keyed} }}"));
+    assert_eq!(window.of_key(Some("acme")).algorithms[0].margin(), 30_000);
+    // A request can cost what each of its keys can give.
+    assert_eq!((window.least_capacity(), window.greatest_capacity()), (2, 600));
+    // A key that is a credential is written as requests bring it, and kept as its hash.
+    let secret =
+        limiter("{ rate: 2/s, key: '{header.authorization}', rates: { 'Bearer x': 20/s } }");
+    let key = secret.key.as_ref().map(|key| key.canonical("Bearer x"));
+    assert_eq!(secret.of_key(key.as_deref()).rates[0].count, 20);
+    assert_eq!(secret.of_key(Some("Bearer x")).rates[0].count, 2);
+}
+
+#[rstest]
+#[case::no_key("{ rate: 2/s, rates: { a: 20/s } }", "limiters.a.rates: needs a `key`")]
+#[case::a_list(
+    "{ rate: [2/s, 9/min], key: '{header.x}', rates: { a: 20/s } }",
+    "limiters.a.rates: needs a limiter with one `rate`"
+)]
+#[case::a_learned_rate(
+    "{ rate: auto, start: 2/s, key: '{header.x}', rates: { a: 20/s } }",
+    "limiters.a.rates: cannot go with a rate or a margin that is learned"
+)]
+#[case::no_rate("{ rate: 2/s, key: '{header.x}', rates: { a: 20 } }", "limiters.a.rates.a: ")]
+#[case::a_list_of_rates(
+    "{ rate: 2/s, key: '{header.x}', rates: { a: [2/s] } }",
+    "limiters.a.rates.a: "
+)]
+#[case::no_map("{ rate: 2/s, key: '{header.x}', rates: 20/s }", "limiters.a.rates: ")]
+#[case::two_spellings(
+    "{ rate: 2/s, key: '{header.x}', rates: { 'a b': 20/s, 'a%20b': 9/s } }",
+    "names a key that has a rate already"
+)]
+#[case::a_pattern_of_credentials(
+    "{ rate: 2/s, key: '{header.authorization}', rates: { 'Bearer x*': 20/s } }",
+    "limiters.a.rates.***: is a pattern, and the keys of this limiter are credentials"
+)]
+#[case::concurrency(
+    "{ algorithm: concurrency, max: 2, key: '{header.x}', rates: { a: 20/s } }",
+    "limiters.a.rates: belongs to algorithm"
+)]
+#[case::a_cost_above_a_key(
+    "{ rate: 9/s, key: '{header.x}', rates: { a: 2/s } }",
+    "routes[0].limiters[0].cost"
+)]
+fn mistakes_in_rates_of_keys_say_what_to_write(#[case] limiter: &str, #[case] expected: &str) {
+    let text = format!(
+        "upstream: http://a\nlimiters: {{ a: {limiter} }}\n\
+         routes: [{{ suffix: /, limiters: [{{ limiter: a, cost: 5 }}] }}]\n"
+    );
+    let said = parse(&text).expect_err("must be refused").to_string();
+    assert!(said.contains(expected), "{said}");
+}

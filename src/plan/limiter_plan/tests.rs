@@ -172,3 +172,19 @@ fn in_a_cluster_former_states_on_other_servers_are_not_checked() {
     let list = before.next(of("[5/100ms, 20/s]"));
     assert_eq!((list.limiters[0].checks.len(), list.limiters[0].forgets), (2, false));
 }
+
+/// A key with a rate of its own has the state that it would have without it, so that a change keeps its level.
+#[test]
+fn keys_with_other_rates_keep_their_states() {
+    let limiter = |rates: &str| {
+        format!("{{ algorithm: sliding_window, rate: 20/s, key: '{{header.x-shop}}'{rates} }}")
+    };
+    let first = plan(&limiter(""), "x");
+    let second = with(&first, &limiter(", rates: { k: 3/min, 'l-*': 900/h }"));
+    assert_eq!((asked(&first), asked(&second)), (vec!["S:x:k 20".into()], vec!["S:x:k 3".into()]));
+    let limits = ["k", "l-1", "m"].map(|key| {
+        let check = second.limiters[0].checks(Some(key), 1).next().expect("a check");
+        (check.algorithm.limit(), check.period / 1_000_000)
+    });
+    assert_eq!(limits, [(3, 60), (900, 3_600), (20, 1)]);
+}

@@ -123,7 +123,8 @@ impl Attempt<'_, '_> {
         let CheckOwner { limiter, rate } = self.policy.owner(self.index(reservation.bound_by));
         let is_decided = reservation.bound().enforce && reservation.source != Source::None;
         self.record.quota = is_decided.then(|| {
-            let policy = self.proxy.0.plan.limiters[limiter].policy(rate, reservation.level);
+            let key = &reservation.bound().key;
+            let policy = self.proxy.0.plan.limiters[limiter].policy(rate, key, reservation.level);
             Box::new(QuotaLeft::new(policy, reservation))
         });
     }

@@ -78,9 +78,9 @@ fn a_burst_that_is_refused_is_tried_again_less_and_less_often() {
 
 /// 10/s with its burst before a vendor of 10 in any second, of which another program takes some, and which says to the ms when the
 /// next call is free. After the burst its second is full: a call that is refused by then shows nothing about the rate, and the limiter
-/// pauses until the burst counts no longer. What is refused later lowers the rate.
+/// pauses until the burst counts no longer. A later refusal lowers the rate.
 #[test]
-fn refusals_beside_calls_of_before_lower_no_rate() {
+fn refusals_with_calls_of_before_lower_no_rate() {
     let mut limiter = Limiter::new(bucket(10, SECOND, 10));
     assert!(limiter.refuse(T0, SECOND / 10, SECOND, 1_000));
     assert!(!limiter.refuse(T0 + 250_000, SECOND / 10, SECOND, 1_000));
