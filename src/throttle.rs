@@ -44,6 +44,8 @@ pub struct ThrottleRules {
     pub default_pause: Duration,
     /// No pause is longer, whatever the upstream says.
     pub max_pause: Duration,
+    /// The statuses of the answers that the upstream does not count.
+    pub free: Vec<StatusCode>,
     /// Whether the remaining quota is read from answers.
     pub learns: bool,
     /// The headers and conditions that the upstream is known for.
@@ -128,10 +130,16 @@ impl ThrottleRules {
             when,
             default_pause: style.default_pause(),
             max_pause: Duration::from_secs(600),
+            free: style.free(),
             learns: true,
             style,
             statuses,
         }
+    }
+
+    /// Whether each answer with this status is a refusal.
+    pub fn refuses_always(&self, status: StatusCode) -> bool {
+        self.when.iter().any(|condition| condition.is_plain(status))
     }
 
     /// Whether an answer may say something, so that [`Self::hear`] has to be called. Costs a look at a bit of the status and

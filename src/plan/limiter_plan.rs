@@ -410,7 +410,8 @@ impl Demand {
                 let fixed = charge.cost.fixed().filter(|_| route.path != PathRule::Descriptor);
                 let cost = fixed.unwrap_or(most);
                 let wait = micros(route.max_wait.max(route.max_wait_cap));
-                let settles = all.settles || charge.cost.settle().is_some();
+                let has_free = !config.upstreams[route.upstream].throttle.rules.free.is_empty();
+                let settles = all.settles || has_free || charge.cost.settle().is_some();
                 all = Self { wait: all.wait.max(wait), cost: all.cost.max(cost), settles };
             }
         }

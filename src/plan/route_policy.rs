@@ -32,7 +32,7 @@ pub(crate) struct RoutePolicy {
     pub(crate) read_headers: Box<[HeaderName]>,
     /// The limiters that neither the file nor a row of `limits_from` has, joined. Each request is refused.
     pub(crate) missing: Option<Box<str>>,
-    /// Whether the answer to a request says its true cost at some limiter.
+    /// Whether the answer to a request can say its true cost at some limiter, or that the upstream does not count it.
     pub(crate) settles: bool,
     /// For each set of limiters at which a request can cost 0, the policy without them. The bits of a set are the indices
     /// in `charges`.
@@ -184,7 +184,8 @@ impl RoutePolicy {
             is_special: missing.is_some() || reads_body,
             read_headers: read_headers.into(),
             missing,
-            settles: charges.iter().any(|charge| charge.cost.settle().is_some()),
+            settles: charges.iter().any(|charge| charge.cost.settle().is_some())
+                || !config.upstreams[route.upstream].throttle.rules.free.is_empty(),
             without: Vec::new(),
             charges,
             rules: rules.iter().any(|rules| !rules.is_empty()).then_some(rules),
@@ -368,6 +369,11 @@ impl RoutePolicy {
                 }
             }
         }
+    }
+
+    /// The index of the limiter of each check.
+    pub(crate) fn limiters(&self) -> impl Iterator<Item = usize> {
+        self.owners.iter().map(|owner| owner.limiter)
     }
 
     /// Whether any limiter counts its requests now.

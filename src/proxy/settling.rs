@@ -70,6 +70,10 @@ impl Settling {
         reservation: &mut Reservation,
         response: &Response<B>,
     ) -> Option<Box<Self>> {
+        if plan.config.upstreams[policy.upstream].throttle.rules.free.contains(&response.status()) {
+            refund_all(plan, policy, reservation);
+            return None;
+        }
         let mut open = SmallVec::new();
         for (check, limiter, part) in policy.settled() {
             // A reservation has a part for each check that was asked.
@@ -182,6 +186,17 @@ impl Settling {
             if let Some(true_cost) = cost.said {
                 cost.settle(true_cost);
             }
+        }
+    }
+}
+
+/// Returns all permits of a call that the upstream does not count.
+#[cold]
+fn refund_all(plan: &Plan, policy: &RoutePolicy, reservation: &mut Reservation) {
+    for (check, limiter) in policy.limiters().enumerate() {
+        let Some(settlement) = reservation.settlement(check) else { continue };
+        if let Settled::Refunded(permits) = settlement.settle(0) {
+            plan.limiters[limiter].metrics.settled.refunded.increment(permits.unsigned_abs());
         }
     }
 }

@@ -97,6 +97,11 @@ impl Condition {
         }
     }
 
+    /// Whether it takes each answer with this status.
+    pub(super) fn is_plain(&self, status: StatusCode) -> bool {
+        self.needs.is_empty() && self.status == status
+    }
+
     /// Whether the condition reads the body of an answer.
     pub fn reads_body(&self) -> bool {
         self.needs.iter().any(|need| matches!(need, Need::Json { .. }))

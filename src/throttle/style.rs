@@ -1,6 +1,7 @@
 //! The vendors whose way to say "slow down" has a name. Without a name, the headers of an answer show the way.
 
 use super::Condition;
+use http::StatusCode;
 use std::time::Duration;
 
 /// The way in which an upstream says "slow down".
@@ -140,6 +141,15 @@ impl Style {
     pub(super) fn when(self) -> Vec<Condition> {
         // A test reads all of them.
         self.conditions().iter().filter_map(|text| Condition::parse(text).ok()).collect()
+    }
+
+    /// The statuses of the answers that the upstream does not count, by default.
+    pub(super) fn free(self) -> Vec<StatusCode> {
+        match self {
+            // "Making a conditional request does not count against your primary rate limit if a 304 response is returned".
+            Self::Github => vec![StatusCode::NOT_MODIFIED],
+            _ => Vec::new(),
+        }
     }
 
     /// The pause after a refusal without a time, by default.

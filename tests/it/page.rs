@@ -243,7 +243,7 @@ async fn requests_are_searched_grouped_and_frozen() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_chart_counts_what_passed_waited_and_was_refused() {
+async fn the_chart_counts_requests_that_passed_waited_or_were_refused() {
     let upstream = Upstream::ok().await;
     let gateway = Gateway::before(
         &upstream,

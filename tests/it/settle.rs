@@ -2,6 +2,7 @@
 //! of a stream, once, on every store and without delaying a byte.
 
 mod evaded;
+mod free;
 
 use crate::support::{Answer, Call, Gateway, Redis, Reply, Upstream, eventually, reply, request};
 use rstest::rstest;

@@ -69,10 +69,7 @@ fn every_form_keeps_status_and_headers_of_the_problem(#[case] form: AnswerForm) 
 #[case::a_cost_that_is_never_granted(Failure::BadRequest("a cost of 50 is more than 10".into()), Some("false"))]
 #[case::an_answer_that_is_late(Failure::Upstream(UpstreamError::ResponseTimeout), None)]
 #[case::a_slow_client(Failure::BodyTimeout, None)]
-fn clients_are_told_whether_another_try_helps(
-    #[case] failure: Failure,
-    #[case] expected: Option<&str>,
-) {
+fn answers_say_whether_another_try_helps(#[case] failure: Failure, #[case] expected: Option<&str>) {
     for form in FORMS {
         let response = response(&failure, form);
         let told = response.headers().get("x-should-retry").map(|told| told.to_str().unwrap());
@@ -81,7 +78,7 @@ fn clients_are_told_whether_another_try_helps(
 }
 
 #[test]
-fn the_wait_is_told_in_milliseconds_rounded_up() {
+fn the_wait_is_in_milliseconds_rounded_up() {
     let response = response(&limited(1_234_001), AnswerForm::Anthropic);
     assert_eq!(response.headers()["retry-after-ms"], "1235");
     assert_eq!(response.headers()["retry-after"], "2");

@@ -11,6 +11,7 @@ use crate::{
     },
     throttle::{Condition, ThrottleRules},
 };
+use http::StatusCode;
 use std::num::NonZeroU32;
 
 impl ConfigReader {
@@ -45,6 +46,9 @@ impl ConfigReader {
             let reason = format!("is above `max_pause`, which is {}", Span(rules.max_pause));
             self.note_at(&field, reason);
         }
+        if let Some(free) = self.free(&section, &rules) {
+            rules.free = free;
+        }
         let learn: &str = self.read_or_default(&section, "learn");
         rules.learns = learn != "off";
         let pauses = self.paused_limiters(&section, limiters);
@@ -69,6 +73,30 @@ impl ConfigReader {
             reader.scalar(item, Condition::parse)
         });
         (!conditions.is_empty()).then_some(conditions)
+    }
+
+    /// Reads `free`. `None` if it is missing.
+    fn free(
+        &mut self,
+        section: &ConfigSection<'_>,
+        rules: &ThrottleRules,
+    ) -> Option<Vec<StatusCode>> {
+        let field = section.get("free")?;
+        let items = self.list(&field)?;
+        if let Some([least, most]) = section.keys.bounds_without("free", items.len()) {
+            self.note_at(&field, format!("must hold {least} to {most} statuses"));
+            return None;
+        }
+        Some(self.distinct(&field, items, |reader, item| {
+            let read = |text: &str| match StatusCode::from_bytes(text.as_bytes()) {
+                Ok(status) if rules.refuses_always(status) => {
+                    Err("is a refusal by `when`, whose permits count as spent")
+                }
+                Ok(status) if (200..600).contains(&status.as_u16()) => Ok(status),
+                _ => Err("is no status of an answer; write one from 200 to 599, as in `[304]`"),
+            };
+            reader.scalar(item, read)
+        }))
     }
 
     /// Reads `pauses`: `all`, or the names of limiters.

@@ -147,6 +147,18 @@ fn reads_protocol_and_connection_keys_of_an_upstream() {
     "url: http://a, throttle: { pauses: @every }",
     "throttle.pauses: `every` is neither `all` nor a list of limiters"
 )]
+#[case::free_refusal(
+    "url: http://a, throttle: { free: [304, @429] }",
+    "throttle.free[1]: `429` is a refusal by `when`, whose permits count as spent"
+)]
+#[case::free_word(
+    "url: http://a, throttle: { free: [@unchanged] }",
+    "throttle.free[0]: `unchanged` is no status of an answer; write one from 200 to 599, as in `[304]`"
+)]
+#[case::free_interim(
+    "url: http://a, throttle: { free: [@103] }",
+    "throttle.free[0]: `103` is no status of an answer; write one from 200 to 599, as in `[304]`"
+)]
 #[case::short_pause(
     "url: http://a, throttle: { default_pause: @50ms }",
     "throttle.default_pause: `50ms` must be at least 100ms"

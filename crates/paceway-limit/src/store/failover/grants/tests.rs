@@ -26,7 +26,7 @@ fn check(algorithm: Algorithm) -> Check {
     Check::new("{t}:a", algorithm).with_on_failure(OnFailure::Whole)
 }
 
-fn due_of((delay, permits): (Micros, i64)) -> DuePermits {
+fn due_of([delay, permits]: [Micros; 2]) -> DuePermits {
     DuePermits { delay, permits }
 }
 
@@ -58,7 +58,7 @@ fn pairs(due: &[DuePermits]) -> Vec<(Micros, i64)> {
 
 /// When each of the permits that are `due` is taken, and how many at once.
 fn taken(store: &MemoryStore, algorithm: Algorithm, due: &[(Micros, i64)]) -> Vec<(Micros, i64)> {
-    let due: Vec<_> = due.iter().map(|&pair| due_of(pair)).collect();
+    let due: Vec<_> = due.iter().map(|(delay, permits)| due_of([*delay, *permits])).collect();
     let asks = charges(&check(algorithm), &due);
     let mut all = Vec::new();
     for checks in asks {
