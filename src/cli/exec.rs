@@ -5,7 +5,7 @@ mod environment;
 mod files;
 mod settings;
 
-use super::{CommandError, log};
+use super::{CommandError, flags::PacingFlags, log};
 use crate::{
     server::{BesideCommand, ForwardHosts, ForwardSettings, Server},
     tls::Authority,
@@ -20,24 +20,17 @@ use tokio::sync::oneshot;
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "paceway exec [OPTIONS] --limit <RATE> -- <COMMAND>...")]
 pub(super) struct ExecArgs {
-    /// A limit of all calls together, such as 1200/5min. Several of them may be given.
-    #[arg(long, required = true, value_name = "RATE")]
-    limit: Vec<String>,
+    #[command(flatten)]
+    pacing: PacingFlags,
     /// A host whose calls are paced; all others are passed on as they are. By default all are paced.
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
     /// Authorities of vendors beside those of the system, in PEM.
     #[arg(long, value_name = "FILE")]
     upstream_ca: Option<PathBuf>,
-    /// The Redis with which several commands share their limits, as in redis://redis:6379.
-    #[arg(long, value_name = "URL")]
-    store: Option<String>,
     /// The name of the limits in the store: commands with one name share them.
     #[arg(long, default_value = "exec")]
     name: String,
-    /// How long a call may wait for its slot. A call that would wait longer gets a 429.
-    #[arg(long, default_value = "30s", value_name = "TIME")]
-    max_wait: String,
     /// The command and its arguments.
     #[arg(
         trailing_var_arg = true,

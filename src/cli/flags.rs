@@ -1,23 +1,19 @@
-//! The flags of `paceway run` that stand for a configuration file: makes the text of that file. Runs nothing.
+//! Flags that stand for a part of a configuration file, as `run` and `exec` share them: makes the text of that part, and says
+//! which flag a mistake comes from. Runs nothing.
 
 use super::CommandError;
-use crate::{
-    config::{self, Config, ConfigError, Rate},
-    upstream::Target,
-};
+use crate::config::{self, Config, Rate};
 use paceway_limit::rate::largest;
 use std::{fmt::Write, path::Path, time::Duration};
 
 /// The name of the text in messages that name no flag.
 pub(super) const NAME: &str = "the flags";
+/// What a list of rates may stand in.
+pub(super) const BRACKETS: [char; 3] = ['[', ']', ' '];
 /// The room for delay that varies on the way to the upstream, unless it is more than a tenth of the shortest period.
 const MARGIN: Duration = Duration::from_millis(100);
 /// The greatest count of a sliding window, which keeps the instant of each permit.
 const MOST_COUNTED: u64 = 10_000;
-/// The default of `drain_timeout`. A longer wait needs a longer drain.
-const DRAIN: Duration = Duration::from_secs(30);
-/// The longest name of a limiter less room for a number.
-const LONGEST_NAME: usize = 60;
 /// The keys whose mistakes a flag causes, each with that flag.
 const FLAGS: [(&str, &str); 7] = [
     ("upstream", "--upstream"),
@@ -29,113 +25,59 @@ const FLAGS: [(&str, &str); 7] = [
     ("store", "--store"),
 ];
 
-/// The settings of `paceway run` on the command line, in place of a file.
+/// The flags that `run` and `exec` have in common.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Without a file")]
-pub(super) struct GatewayFlags {
-    /// The API that throttles.
-    #[arg(long, value_name = "URL")]
-    upstream: Option<String>,
-    /// A rate that it allows, such as 5/s or 1200/5min, or `auto` to learn it. All that are given are kept.
+pub(super) struct PacingFlags {
+    /// A rate that all calls together keep, such as 5/s or 1200/5min; `run` learns it by `auto`. All that are given are kept.
     #[arg(long, value_name = "RATE", value_delimiter = ',')]
-    limit: Vec<String>,
-    /// How long a call may wait for its slot [default: 30s].
+    pub(super) limit: Vec<String>,
+    /// How long a call may wait for its slot [default: 30s]. A call that would wait longer gets a 429.
     #[arg(long, value_name = "TIME")]
     max_wait: Option<String>,
-    /// The address for calls [default: 127.0.0.1:8080].
-    #[arg(long, value_name = "ADDRESS")]
-    listen: Option<String>,
-    /// The address of the dashboard and the metrics [default: 127.0.0.1:9090].
-    #[arg(long, value_name = "ADDRESS")]
-    admin: Option<String>,
-    /// Where the state of the limits is: `memory`, or a Redis that gateways share [default: memory].
+    /// Where the state of the limits is: `memory`, or a Redis that several share [default: memory].
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// Print the file that these flags stand for, and run nothing.
-    #[arg(long)]
-    pub(super) print: bool,
 }
 
-/// A flag that is given, and its value.
-struct GivenFlag<'a> {
-    name: &'static str,
-    value: &'a str,
+/// The limiters that keep all rates of `--limit`.
+pub(super) struct FlagLimiters {
+    names: Vec<String>,
+    /// As a file writes each.
+    rules: Vec<String>,
+    /// What cannot be read.
+    wrong: Vec<String>,
 }
 
-/// The text of a configuration, and what it says.
-pub(super) struct FlagConfig {
-    pub(super) text: String,
-    pub(super) config: Config,
-}
+// === impl PacingFlags ===
 
-// === impl GatewayFlags ===
-
-impl GatewayFlags {
-    /// The first of these flags that is given.
-    pub(super) fn first(&self) -> Option<&'static str> {
-        self.flags().first().map(|flag| flag.name).or(self.print.then_some("--print"))
+impl PacingFlags {
+    /// The flags that are given, and their values.
+    pub(super) fn given(&self) -> impl Iterator<Item = (&'static str, &String)> {
+        let single = [("--max-wait", &self.max_wait), ("--store", &self.store)].into_iter();
+        let single = single.filter_map(|(flag, value)| Some((flag, value.as_ref()?)));
+        single.chain(self.limit.iter().map(|limit| ("--limit", limit)))
     }
 
-    /// The configuration that the flags stand for.
-    ///
-    /// # Errors
-    ///
-    /// All that is missing or wrong, each with its flag.
-    pub(super) fn config(&self) -> Result<FlagConfig, CommandError> {
-        let Some(upstream) = &self.upstream else {
-            return Err(usage(&[format!(
-                "`{}` needs `--upstream URL`: the API that throttles; a file has its own settings",
-                self.first().unwrap_or_default()
-            )]));
-        };
-        let mut wrong = Vec::new();
-        for flag in self.flags() {
-            if flag.value.contains("${") {
-                let name = flag.name;
-                wrong.push(format!(
-                    "{name}: `${{` names a variable in a file, not here: let the shell fill it in, or write it into the \
-                     file that `--print` prints"
-                ));
-            }
-        }
-        if !wrong.is_empty() {
-            return Err(usage(&wrong));
-        }
+    /// The longest wait of a call, as a file writes it.
+    pub(super) fn max_wait(&self) -> String {
+        scalar(self.max_wait.as_deref().unwrap_or("30s"))
+    }
+
+    /// The URL of the store, as a file writes it; `None` for the memory.
+    pub(super) fn store(&self) -> Option<String> {
+        self.store.as_deref().filter(|store| *store != "memory").map(scalar)
+    }
+
+    /// Makes the limiters, the first one with the name `base`.
+    pub(super) fn limiters(&self, base: &str) -> FlagLimiters {
+        let (mut windows, mut rules, mut wrong) = (Vec::<Rate>::new(), Vec::new(), Vec::new());
         if self.limit.is_empty() {
-            wrong.push(
-                "--limit is missing: a rate that the upstream allows, as in `--limit 5/s`; `--limit auto` learns it"
-                    .into(),
-            );
+            let reason = "a rate that the upstream allows, as in `--limit 5/s`";
+            wrong.push(format!("--limit is missing: {reason}"));
         }
-        let limiters = self.limiters(&mut wrong);
-        let text = self.text(upstream, &limiters);
-        match Config::parse(&text, NAME, Path::new("."), &|_| None) {
-            Ok(config) if wrong.is_empty() => return Ok(FlagConfig { text, config }),
-            Ok(_) => {}
-            Err(error) => wrong.extend(by_flag(&error)),
-        }
-        Err(usage(&wrong))
-    }
-
-    fn flags(&self) -> Vec<GivenFlag<'_>> {
-        let single = [
-            ("--upstream", &self.upstream),
-            ("--max-wait", &self.max_wait),
-            ("--listen", &self.listen),
-            ("--admin", &self.admin),
-            ("--store", &self.store),
-        ];
-        let single = single.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?)));
-        let limits = self.limit.iter().map(|value| ("--limit", value.as_str()));
-        single.chain(limits).map(|(name, value)| GivenFlag { name, value }).collect()
-    }
-
-    /// The limiters that keep all rates, as the file writes each. Rates that cannot be read are `wrong`.
-    fn limiters(&self, wrong: &mut Vec<String>) -> Vec<String> {
-        let (mut windows, mut limiters): (Vec<Rate>, Vec<String>) = Default::default();
-        for text in self.limit.iter().map(|text| text.trim_matches(['[', ']', ' '])) {
+        for text in self.limit.iter().map(|text| text.trim_matches(BRACKETS)) {
             if text == "auto" {
-                limiters.push("{ rate: auto, start: 5/s }   # learned from refusals".into());
+                rules.push("{ rate: auto, start: 5/s }   # learned from refusals".into());
                 continue;
             }
             match config::rate(text) {
@@ -144,83 +86,88 @@ impl GatewayFlags {
                 Ok(rate) => {
                     let burst = rate.count / 100;
                     let flow = Rate { count: rate.count - burst, ..rate };
-                    limiters.push(format!("{{ rate: {flow}, burst: {burst} }}   # for {rate}"));
+                    rules.push(format!("{{ rate: {flow}, burst: {burst} }}   # for {rate}"));
                 }
                 Err(reason) => wrong.push(format!("--limit: `{text}` {reason}")),
             }
         }
-        let Some(margin) = window_margin(&windows) else { return limiters };
-        let rates: Vec<_> = windows.iter().map(ToString::to_string).collect();
-        let rates = match &*rates {
-            [one] => one.clone(),
-            several => format!("[{}]", several.join(", ")),
-        };
-        let window = format!("{{ algorithm: sliding_window, rate: {rates}, margin: {margin} }}");
-        limiters.insert(0, window);
-        limiters
-    }
-
-    fn text(&self, upstream: &str, limiters: &[String]) -> String {
-        let or = |value: &Option<String>, default| scalar(value.as_deref().unwrap_or(default));
-        let listen = or(&self.listen, "127.0.0.1:8080");
-        let admin = or(&self.admin, "127.0.0.1:9090");
-        let wait = or(&self.max_wait, "30s");
-        let store = match self.store.as_deref().filter(|store| *store != "memory") {
-            None => "memory   # redis://HOST:6379 shares the limits among gateways".into(),
-            // A shared store has two gateways at least. While it is away, each takes its half.
-            Some(url) => format!("{{ url: {}, gateways: 2 }}", scalar(url)),
-        };
-        let drain = if config::duration(&wait).is_ok_and(|wait| wait > DRAIN) {
-            format!("drain_timeout: {wait}   # as long as a call may wait\n")
-        } else {
-            String::new()
-        };
-        let base = limiter_name(upstream);
-        let name = |i| if i == 0 { base.clone() } else { format!("{base}-{}", i + 1) };
-        let names: Vec<_> = (0..limiters.len()).map(name).collect();
-        let lines =
-            names.iter().zip(limiters).map(|(name, limiter)| format!("  {name}: {limiter}\n"));
-        let (lines, names) = (lines.collect::<String>(), names.join(", "));
-        let upstream = scalar(upstream);
-        format!(
-            "# What the flags of `paceway run` stand for. docs/configuration.md has all keys; `paceway check FILE` checks a \
-             file.\n\
-             listen: {listen}\n\
-             admin: {admin}   # the dashboard, metrics and state\n\
-             store: {store}\n{drain}\
-             upstream: {upstream}\n\
-             # All calls take these limiters. `margin` is room for delay that varies on the way to the upstream.\n\
-             limiters:\n{lines}\
-             # A call waits for its slot up to `max_wait`; one whose slot comes later is refused with 429 at once.\n\
-             routes:\n  - {{ name: all, suffix: \"*\", limiters: [{names}], max_wait: {wait} }}\n"
-        )
+        if let Some(shortest) = windows.iter().map(|rate| rate.period).min() {
+            let (margin, unit) = largest(MARGIN.min(shortest / 10));
+            let rates: Vec<_> = windows.iter().map(ToString::to_string).collect();
+            let rates = match &*rates {
+                [one] => one.clone(),
+                several => format!("[{}]", several.join(", ")),
+            };
+            let window =
+                format!("{{ algorithm: sliding_window, rate: {rates}, margin: {margin}{unit} }}");
+            rules.insert(0, window);
+        }
+        let name = |i| if i == 0 { base.to_owned() } else { format!("{base}-{}", i + 1) };
+        FlagLimiters { names: (0..rules.len()).map(name).collect(), rules, wrong }
     }
 }
 
-/// The margin of a sliding window that keeps these rates, as a file writes it; `None` without a rate.
-pub(super) fn window_margin(rates: &[Rate]) -> Option<String> {
-    let shortest = rates.iter().map(|rate| rate.period).min()?;
-    let (margin, unit) = largest(MARGIN.min(shortest / 10));
-    Some(format!("{margin}{unit}"))
+// === impl FlagLimiters ===
+
+impl FlagLimiters {
+    /// The lines below `limiters`.
+    pub(super) fn lines(&self) -> String {
+        let lines = self.names.iter().zip(&self.rules);
+        lines.map(|(name, rule)| format!("  {}: {rule}\n", scalar(name))).collect()
+    }
+
+    /// The list of a route that takes all of them.
+    pub(super) fn names(&self) -> String {
+        let names: Vec<_> = self.names.iter().map(|name| scalar(name)).collect();
+        format!("[{}]", names.join(", "))
+    }
+
+    /// Reads the configuration that has these limiters.
+    ///
+    /// # Errors
+    ///
+    /// Rates that cannot be read, and the mistakes of the text, each with the flag that causes it.
+    pub(super) fn config(&self, text: &str) -> Result<Config, CommandError> {
+        let mistakes = match Config::parse(text, NAME, Path::new("."), &|_| None) {
+            Ok(config) if self.wrong.is_empty() => return Ok(config),
+            parsed => parsed.err().map(|error| error.mistakes).unwrap_or_default(),
+        };
+        let mistakes = mistakes.iter().map(|mistake| {
+            let (key, rest) = mistake.path.split_once(['.', '[']).unwrap_or((&mistake.path, ""));
+            if key == "limiters" && self.names.iter().any(|name| name == rest) {
+                return format!("--name: `{rest}`: {}", mistake.reason);
+            }
+            let flag = FLAGS.iter().find(|(own, _)| *own == key).map_or(NAME, |(_, flag)| flag);
+            format!("{flag}: {}", mistake.reason)
+        });
+        Err(usage(self.wrong.iter().cloned().chain(mistakes)))
+    }
 }
 
-/// The name of the limiter: the host of the upstream, so that gateways for several upstreams can share a Redis.
-fn limiter_name(url: &str) -> String {
-    let host = Target::parse(url).map(|target| target.host).ok();
-    let host = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
-    let name: String = host.to_lowercase().chars().map(plain).take(LONGEST_NAME).collect();
-    let name = name.trim_matches('-');
-    if name.is_empty() { "upstream".into() } else { name.into() }
+/// Refuses values that name a variable, which only a file may do.
+///
+/// # Errors
+///
+/// All flags with such a value.
+pub(super) fn refuse_variables<'a>(
+    flags: impl Iterator<Item = (&'static str, &'a String)>,
+) -> Result<(), CommandError> {
+    let named = flags.filter(|(_, value)| value.contains("${")).map(|(flag, _)| {
+        format!("{flag}: `${{` names a variable in a file, not here: let the shell fill it in")
+    });
+    let mut named = named.peekable();
+    if named.peek().is_none() { Ok(()) } else { Err(usage(named)) }
 }
 
 /// A value as YAML: in quotes, unless it can only be this text.
-fn scalar(value: &str) -> String {
+pub(super) fn scalar(value: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "./:_-".contains(c);
     let is_word =
         value.chars().all(is_plain) && value.starts_with(|c: char| c.is_ascii_alphanumeric());
     // A word alone may be a value of YAML, such as `null`.
-    if is_word && !value.ends_with(':') && value.contains(|c: char| c.is_ascii_digit() || c == '/')
+    if is_word
+        && !value.ends_with(':')
+        && value.contains(|c: char| c.is_ascii_digit() || "./".contains(c))
     {
         return value.into();
     }
@@ -236,17 +183,8 @@ fn scalar(value: &str) -> String {
     quoted + "\""
 }
 
-/// The mistakes of the text, each with the flag that causes it.
-fn by_flag(error: &ConfigError) -> Vec<String> {
-    let wrong = error.mistakes.iter().map(|mistake| {
-        let key = mistake.path.split(['.', '[']).next().unwrap_or_default();
-        let flag = FLAGS.iter().find(|(own, _)| *own == key).map_or(NAME, |(_, flag)| flag);
-        format!("{flag}: {}", mistake.reason)
-    });
-    wrong.collect()
-}
-
-fn usage(wrong: &[String]) -> CommandError {
-    let lines: Vec<_> = wrong.iter().map(|line| format!("error: {line}")).collect();
+/// The error of arguments with all that is wrong, one line each.
+pub(super) fn usage(wrong: impl IntoIterator<Item = String>) -> CommandError {
+    let lines: Vec<_> = wrong.into_iter().map(|line| format!("error: {line}")).collect();
     CommandError::usage(lines.join("\n"))
 }

@@ -1,14 +1,13 @@
 //! `paceway run`: the gateway, with a file or with flags that stand for one.
 
-use super::{
-    CommandError,
-    flags::{self, GatewayFlags},
-    log, print,
-};
+mod flags;
+
+use super::{CommandError, flags::NAME, log, print};
 use crate::{
     live::{ConfigFile, ReadFile},
     server::Server,
 };
+use flags::GatewayFlags;
 use std::path::PathBuf;
 
 const DEFAULTS: [&str; 2] = ["paceway.yaml", "config/paceway.yaml"];
@@ -37,7 +36,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), CommandError> {
             if given.print {
                 return print(made.text.trim_end());
             }
-            (ReadFile::of_text(&made.text, made.config), PathBuf::from(flags::NAME))
+            (ReadFile::of_text(&made.text, made.config), PathBuf::from(NAME))
         }
         (file, None) => {
             let file = match file {

@@ -77,6 +77,13 @@ async fn the_exit_code_is_that_of_the_command(#[case] script: &str, #[case] code
 #[case::no_file_that_runs(&["--limit", "5/s", "/"], 126, "error: cannot run `/`: ")]
 #[case::rate(&["--limit", "5/sek", "true"], 2, "error: --limit: `5/sek` has the unknown unit `sek`")]
 #[case::wait(&["--limit", "5/s", "--max-wait", "long", "true"], 2, "error: --max-wait: `long` is no duration")]
+#[case::no_rate(&["true"], 2, "error: --limit is missing: a rate that the upstream allows, as in `--limit 5/s`")]
+#[case::one_of_several(&["--limit", "5/s, 5/sek", "true"], 2, "error: --limit: `5/sek` has the unknown unit `sek`")]
+#[case::learned(&["--limit", "5/s", "--limit", "auto", "true"], 2, "error: --limit: a command is too short to learn a rate; write one")]
+#[case::a_name(&["--limit", "5/s", "--name", "it's: \"a\\\n", "true"], 2, "error: --name: `it's: \"a\\\n`: a name holds letters, digits")]
+#[case::an_empty_name(&["--limit", "5/s", "--name", "", "true"], 2, "error: --name: ``: a name holds letters, digits")]
+#[case::a_variable(&["--limit", "5/s", "--store", "${HOME}", "true"], 2, "error: --store: `${` names a variable in a file, not here: let the shell")]
+#[case::a_variable_as_name(&["--limit", "5/s", "--name", "${HOME}", "true"], 2, "error: --name: `${` names a variable")]
 #[case::store(&["--limit", "5/s", "--store", "ftp://x", "true"], 2, "error: --store: is not a store URL: ")]
 #[case::host(&["--limit", "5/s", "--host", "https://a", "true"], 2, "error: --host: `https://a` is no host; write its name alone")]
 #[case::authority(&["--limit", "5/s", "--upstream-ca", "no-such-file", "true"], 2, "error: --upstream-ca: no-such-file: cannot be read")]
@@ -180,6 +187,31 @@ async fn all_hosts_share_the_limits() {
     {
         assert_eq!(head.get(name), None);
     }
+}
+
+/// A list is kept as a whole, and a count that no window holds is an even flow after a hundredth, as with `run`.
+#[rstest]
+#[case::a_list(&["--limit", "50/s, 3/h"], 5, 3)]
+#[case::several(&["--limit", "4/h", "--limit", "50/s"], 5, 4)]
+#[case::a_name_of_digits(&["--limit", "2/h", "--name", "1e3"], 3, 2)]
+#[case::a_great_count(&["--limit", "20000/day"], 220, 200)]
+#[case::both(&["--limit", "20000/day,3/h"], 5, 3)]
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_are_those_of_run(
+    #[case] limits: &[&str],
+    #[case] calls: usize,
+    #[case] pass: usize,
+) {
+    let vendor = Vendor::start().await;
+    let url = format!("{}/x?[1-{calls}]", vendor.url());
+    let options = [limits, &["--max-wait", "0"]].concat();
+    let command = ["curl", "-sS", "-w", "%{stderr}%{http_code} ", &url];
+    let ended = exec(&vendor, &options, &command).await;
+    let said = text(&ended.stderr);
+    let passed = said.split_whitespace().filter(|code| *code == "200").count();
+    assert_eq!(said.split_whitespace().count(), calls, "{said}");
+    // A slow machine sees the first of the flow, a call each 4 s.
+    assert!((pass..pass + 3).contains(&passed), "{passed}: {said}");
 }
 
 /// With `--host` the others see the certificates of their own, and no limit.

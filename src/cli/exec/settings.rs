@@ -2,23 +2,17 @@
 
 use super::ExecArgs;
 use crate::{
-    cli::{CommandError, flags::window_margin},
-    config::{self, Config},
+    cli::{
+        CommandError,
+        flags::{BRACKETS, FlagLimiters, PacingFlags, refuse_variables, scalar},
+    },
+    config::Config,
     tls::{certificates, client},
     upstream::UrlOrigin,
 };
 use anyhow::Context;
 use rustls::{RootCertStore, crypto::aws_lc_rs::default_provider};
-use serde_json::Value;
 use std::{fmt::Write, path::Path, sync::Arc};
-
-/// The arguments that values of the configuration come from, by the beginning of their path there.
-const ARGUMENTS: [(&str, &str); 4] = [
-    ("limiters", "--limit"),
-    ("store", "--store"),
-    ("routes", "--max-wait"),
-    ("", "the arguments"),
-];
 
 /// The headers that would show the upstream a proxy, which its caller has for itself.
 const REMOVED: &str = "[via, forwarded, x-forwarded-for, x-forwarded-host, x-forwarded-port, x-forwarded-proto, x-request-id]";
@@ -49,56 +43,46 @@ pub(super) fn hosts(named: &[String]) -> Result<Vec<String>, CommandError> {
 ///
 /// Names the arguments that are wrong, and what is wrong with each.
 pub(super) fn config(args: &ExecArgs, only: &[String]) -> Result<Config, CommandError> {
-    let text = text(args, only)?;
-    let variable = |name: &str| std::env::var(name).ok();
-    Config::parse(&text, "exec", Path::new("."), &variable).map_err(|error| {
-        let reasons = error.mistakes.iter().map(|mistake| {
-            let argument = ARGUMENTS.iter().find(|(path, _)| mistake.path.starts_with(path));
-            format!("error: {}: {}", argument.map_or("", |(_, name)| name), mistake.reason)
-        });
-        CommandError::usage(reasons.collect::<Vec<_>>().join("\n"))
-    })
-}
-
-fn text(args: &ExecArgs, only: &[String]) -> Result<String, CommandError> {
-    let quoted = |text: &str| Value::from(text).to_string();
-    let (name, max_wait) = (quoted(&args.name), quoted(&args.max_wait));
-    if args.limit.iter().any(|limit| limit == "auto") {
+    if args.pacing.limit.iter().any(|limit| limit.trim_matches(BRACKETS) == "auto") {
         let reason = "a command is too short to learn a rate; write one, as in `--limit 5/s`";
         return Err(CommandError::usage(format!("error: --limit: {reason}")));
     }
-    let rates: Vec<_> = args.limit.iter().filter_map(|limit| config::rate(limit).ok()).collect();
-    // Without a rate that can be read, the configuration is refused.
-    let margin = window_margin(&rates).unwrap_or_else(|| "0".into());
-    let limits: Vec<_> = args.limit.iter().map(|limit| quoted(limit)).collect();
-    let limits = match &limits[..] {
-        [only] => only.clone(),
-        all => format!("[{}]", all.join(", ")),
-    };
+    refuse_variables(args.pacing.given().chain([("--name", &args.name)]))?;
+    let limiters = args.pacing.limiters(&args.name);
+    limiters.config(&text(&args.pacing, only, &limiters)?)
+}
+
+fn text(
+    pacing: &PacingFlags,
+    only: &[String],
+    limiters: &FlagLimiters,
+) -> Result<String, CommandError> {
     // The time-outs are the command's own.
     let mut text = format!(
         "listen: 127.0.0.1:0\n\
-         admin: {{ listen: 127.0.0.1:0, read: token, token: {token} }}\n\
+         admin: {{ listen: 127.0.0.1:0, read: token, token: '{token}' }}\n\
          workers: 1\n\
          drain_timeout: 1s\n\
          client: {{ idle_timeout: 1h, body_timeout: 1h, header_timeout: 1min }}\n\
          limits: {{ headers: 1000, header_bytes: 1MiB, uri: 64000B }}\n\
          upstreams:\n  any: {{ url: 'http://192.0.2.1', connect_timeout: 10s, response_timeout: 1h, headers: {{ request: {{ remove: {REMOVED} }} }} }}\n\
-         limiters:\n  {name}: {{ algorithm: sliding_window, rate: {limits}, margin: {margin} }}\n",
-        token = quoted(&token()?),
+         limiters:\n{limiters}",
+        token = token()?,
+        limiters = limiters.lines(),
     );
-    if let Some(url) = &args.store {
-        let _ = writeln!(text, "store: {{ url: {}, timeout: 500ms }}", quoted(url));
+    if let Some(url) = pacing.store() {
+        let _ = writeln!(text, "store: {{ url: {url}, timeout: 500ms }}");
     }
+    let (names, max_wait) = (limiters.names(), pacing.max_wait());
     let route =
-        format!("suffix: '*', limiters: [{name}], max_wait: {max_wait}, max_waiting: 100000");
+        format!("suffix: '*', limiters: {names}, max_wait: {max_wait}, max_waiting: 100000");
     text.push_str("routes:\n");
     if only.is_empty() {
         let _ = writeln!(text, "- {{ name: paced, {route} }}");
     } else {
         for (i, host) in only.iter().enumerate() {
             let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
-            let _ = writeln!(text, "- {{ name: paced-{i}, host: {}, {route} }}", quoted(&host));
+            let _ = writeln!(text, "- {{ name: paced-{i}, host: {}, {route} }}", scalar(&host));
         }
         text.push_str("- { name: others, suffix: '*' }\n");
     }
