@@ -13,7 +13,7 @@ use crate::{
 use anyhow::{Context, anyhow};
 use child::{DescriptorLimit, run_to_end};
 use environment::CommandEnvironment;
-use files::CommandFiles;
+use files::{CommandFiles, inherited_authorities};
 use std::{ffi::OsString, path::PathBuf, thread};
 use tokio::sync::oneshot;
 
@@ -25,7 +25,7 @@ pub(super) struct ExecArgs {
     /// A host whose calls are paced; all others are passed on as they are. By default all are paced.
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
-    /// Authorities of vendors beside those of the system, in PEM.
+    /// Authorities of vendors beside those that the command trusts, in PEM.
     #[arg(long, value_name = "FILE")]
     upstream_ca: Option<PathBuf>,
     /// The name of the limits in the store: commands with one name share them.
@@ -48,8 +48,9 @@ pub(super) fn exec(args: &ExecArgs) -> Result<(), CommandError> {
     // Before it is raised for the gateway.
     let descriptors = DescriptorLimit::current();
     let authority = Authority::in_memory().context("cannot make an authority")?;
-    let certificate = authority.certificate().clone();
-    let roots = settings::roots(args.upstream_ca.as_deref())?;
+    let mut trusted = inherited_authorities();
+    let roots = settings::roots(&trusted, args.upstream_ca.as_deref())?;
+    trusted.push(authority.certificate().clone());
     let hosts = ForwardHosts::Any { only: only.clone(), roots };
     let server = Server::bind_for_command(config, ForwardSettings::new(authority, hosts));
     let server = server.map_err(anyhow::Error::new)?;
@@ -64,8 +65,7 @@ pub(super) fn exec(args: &ExecArgs) -> Result<(), CommandError> {
         failed.map_err(anyhow::Error::new)?;
         return Err(anyhow!("the gateway did not start; this is a bug").into());
     }
-    let environment =
-        || Ok(CommandEnvironment::new(proxy, CommandFiles::write(&certificate)?, &only));
+    let environment = || Ok(CommandEnvironment::new(proxy, CommandFiles::write(&trusted)?, &only));
     let code = run_to_end(&args.command, environment, &descriptors);
     drop(end);
     // The command has ended, and with it all that the gateway is for.

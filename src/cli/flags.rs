@@ -8,7 +8,7 @@ use std::{fmt::Write, path::Path, time::Duration};
 
 /// The name of the text in messages that name no flag.
 pub(super) const NAME: &str = "the flags";
-/// What a list of rates may stand in.
+/// The characters around a list of rates.
 pub(super) const BRACKETS: [char; 3] = ['[', ']', ' '];
 /// The room for delay that varies on the way to the upstream, unless it is more than a tenth of the shortest period.
 const MARGIN: Duration = Duration::from_millis(100);
@@ -44,7 +44,7 @@ pub(super) struct FlagLimiters {
     names: Vec<String>,
     /// As a file writes each.
     rules: Vec<String>,
-    /// What cannot be read.
+    /// Flags with a value that cannot be read.
     wrong: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct FlagLimiters {
 
 impl PacingFlags {
     /// The flags that are given, and their values.
-    pub(super) fn given(&self) -> impl Iterator<Item = (&'static str, &String)> {
+    pub(super) fn flags(&self) -> impl Iterator<Item = (&'static str, &String)> {
         let single = [("--max-wait", &self.max_wait), ("--store", &self.store)].into_iter();
         let single = single.filter_map(|(flag, value)| Some((flag, value.as_ref()?)));
         single.chain(self.limit.iter().map(|limit| ("--limit", limit)))

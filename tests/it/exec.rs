@@ -170,6 +170,35 @@ async fn an_ignored_signal_stays_ignored() {
     assert_eq!(u64::from_str_radix(bits, 16).expect("a number") & 1, 1, "{said}");
 }
 
+/// As without `exec`, `SSL_CERT_FILE` takes the place of the system's authorities: on the way to the vendor, and for the
+/// command. Files of single programs are trusted in addition.
+#[rstest]
+#[case::in_place("SSL_CERT_FILE", true, "200", true)]
+#[case::another_authority("SSL_CERT_FILE", false, "502", true)]
+#[case::in_addition("REQUESTS_CA_BUNDLE", true, "200", false)]
+#[tokio::test(flavor = "multi_thread")]
+async fn authorities_of_the_environment_are_trusted(
+    #[case] name: &str,
+    #[case] is_vendors: bool,
+    #[case] status: &str,
+    #[case] is_alone: bool,
+) {
+    let vendor = Vendor::start().await;
+    let other = Authority::new();
+    let file = if is_vendors { vendor.authority.file() } else { other.file() };
+    let script = "curl -sS -o /dev/null -w '%{http_code}' $0; echo; grep -c 'BEGIN' $SSL_CERT_FILE";
+    let url = vendor.url();
+    let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_paceway"));
+    command.args(["exec", "--limit", "5/s", "--", "sh", "-c", script, &url]);
+    let path = std::env::var("PATH").expect("a path");
+    let ended = command.env_clear().envs([("PATH", &path), (name, &file)]).output();
+    let ended = ended.await.expect("a process");
+    let said = text(&ended.stdout);
+    let lines: Vec<_> = said.lines().collect();
+    // The file of the environment, and the authority of `exec`.
+    assert_eq!((lines[0], lines[1] == "2"), (status, is_alone), "{ended:?}");
+}
+
 /// All hosts share the limit, over TLS or not.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_hosts_share_the_limits() {

@@ -33,17 +33,9 @@ pub(super) struct CommandFiles {
 // === impl CommandFiles ===
 
 impl CommandFiles {
-    /// Writes the script, and the authorities of the system, those that the environment names, and `own`.
-    pub(super) fn write(own: &CertificateDer<'_>) -> Result<Self, CommandError> {
-        let mut all = client::system_certificates();
-        let named =
-            AUTHORITIES.iter().filter_map(|name| certificates(Path::new(&env::var_os(name)?)).ok());
-        for certificate in named.flatten() {
-            if !all.contains(&certificate) {
-                all.push(certificate);
-            }
-        }
-        let text: String = all.iter().chain([own]).map(|certificate| pem(certificate)).collect();
+    /// Writes the script, and the authorities in `all`.
+    pub(super) fn write(all: &[CertificateDer<'_>]) -> Result<Self, CommandError> {
+        let text: String = all.iter().map(pem).collect();
         // The name is only to be another one for each command: a directory that exists is not used.
         let name = RandomState::new().hash_one(process::id());
         let directory = env::temp_dir().join(format!("paceway-{name:016x}"));
@@ -65,6 +57,20 @@ impl Drop for CommandFiles {
         let _ = fs::remove_file(&self.node);
         let _ = fs::remove_dir(&self.directory);
     }
+}
+
+/// The authorities that the command would trust by its environment: those of the system, or of `SSL_CERT_FILE` in their
+/// place, and those of files for some programs.
+pub(super) fn inherited_authorities() -> Vec<CertificateDer<'static>> {
+    let mut all = client::system_certificates();
+    let named =
+        AUTHORITIES.iter().filter_map(|name| certificates(Path::new(&env::var_os(name)?)).ok());
+    for certificate in named.flatten() {
+        if !all.contains(&certificate) {
+            all.push(certificate);
+        }
+    }
+    all
 }
 
 /// A certificate in PEM, with lines of 64 letters (RFC 7468 section 2).

@@ -7,11 +7,11 @@ use crate::{
         flags::{BRACKETS, FlagLimiters, PacingFlags, refuse_variables, scalar},
     },
     config::Config,
-    tls::{certificates, client},
+    tls::certificates,
     upstream::UrlOrigin,
 };
 use anyhow::Context;
-use rustls::{RootCertStore, crypto::aws_lc_rs::default_provider};
+use rustls::{RootCertStore, crypto::aws_lc_rs::default_provider, pki_types::CertificateDer};
 use std::{fmt::Write, path::Path, sync::Arc};
 
 /// The headers that would show the upstream a proxy, which its caller has for itself.
@@ -47,7 +47,7 @@ pub(super) fn config(args: &ExecArgs, only: &[String]) -> Result<Config, Command
         let reason = "a command is too short to learn a rate; write one, as in `--limit 5/s`";
         return Err(CommandError::usage(format!("error: --limit: {reason}")));
     }
-    refuse_variables(args.pacing.given().chain([("--name", &args.name)]))?;
+    refuse_variables(args.pacing.flags().chain([("--name", &args.name)]))?;
     let limiters = args.pacing.limiters(&args.name);
     limiters.config(&text(&args.pacing, only, &limiters)?)
 }
@@ -97,10 +97,13 @@ fn token() -> Result<String, CommandError> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// The authorities by which vendors are checked: those of the system and those in a file.
-pub(super) fn roots(file: Option<&Path>) -> Result<Arc<RootCertStore>, CommandError> {
+/// The authorities by which vendors are checked: those that the command `inherited`, and those in a file.
+pub(super) fn roots(
+    inherited: &[CertificateDer<'static>],
+    file: Option<&Path>,
+) -> Result<Arc<RootCertStore>, CommandError> {
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(client::system_certificates());
+    roots.add_parsable_certificates(inherited.iter().cloned());
     if let Some(file) = file {
         let all = certificates(file);
         let all =

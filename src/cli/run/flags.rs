@@ -44,7 +44,7 @@ pub(super) struct FlagConfig {
 impl GatewayFlags {
     /// The first of these flags that is given.
     pub(super) fn first(&self) -> Option<&'static str> {
-        self.given().next().map(|(flag, _)| flag).or(self.print.then_some("--print"))
+        self.flags().next().map(|(flag, _)| flag).or(self.print.then_some("--print"))
     }
 
     /// The configuration that the flags stand for.
@@ -59,7 +59,7 @@ impl GatewayFlags {
                 self.first().unwrap_or_default()
             )]));
         };
-        refuse_variables(self.given())?;
+        refuse_variables(self.flags())?;
         let limiters = self.pacing.limiters(&limiter_name(upstream));
         let text = self.text(upstream, &limiters);
         let config = limiters.config(&text)?;
@@ -67,11 +67,11 @@ impl GatewayFlags {
     }
 
     /// The flags that are given, and their values.
-    fn given(&self) -> impl Iterator<Item = (&'static str, &String)> {
+    fn flags(&self) -> impl Iterator<Item = (&'static str, &String)> {
         let own =
             [("--upstream", &self.upstream), ("--listen", &self.listen), ("--admin", &self.admin)];
         let own = own.into_iter().filter_map(|(flag, value)| Some((flag, value.as_ref()?)));
-        own.chain(self.pacing.given())
+        own.chain(self.pacing.flags())
     }
 
     fn text(&self, upstream: &str, limiters: &FlagLimiters) -> String {
