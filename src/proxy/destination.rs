@@ -31,6 +31,15 @@ pub(super) struct Destination<'a> {
     pub(super) pool: Option<Pool>,
 }
 
+// === impl ForwardConnection ===
+
+impl ForwardConnection {
+    /// Whether it is one of a command, which calls its vendors as if there were no gateway.
+    pub(super) fn is_for_command(&self) -> bool {
+        self.pools.is_some()
+    }
+}
+
 // === impl Exchange ===
 
 impl<'a> Exchange<'a> {

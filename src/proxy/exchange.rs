@@ -69,7 +69,7 @@ impl<'a> Exchange<'a> {
         let is_http2 = request.version() == Version::HTTP_2;
         let is_grpc = is_http2 && grpc::is_call(request);
         let seen = HeaderFlags::of(request.headers());
-        let id = proxy.0.ids.of(request.headers_mut(), seen);
+        let id = proxy.0.ids.of(request.headers(), seen);
         let record = Record::new(proxy, client, id, request);
         Self { proxy, client, arrival, record, seen, is_http2, is_grpc, closes: false }
     }

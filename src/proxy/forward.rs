@@ -217,6 +217,7 @@ impl<'a> Exchange<'a> {
         let (client, seen, request) = (self.client, self.seen, &mut self.arrival.request);
         let authority = request.uri().authority();
         let authority = authority.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+        let is_unseen = client.forward.as_ref().is_some_and(|forward| forward.is_for_command());
         let context = ForwardContext {
             peer: &client.forwarded_for,
             port: &client.port,
@@ -228,11 +229,14 @@ impl<'a> Exchange<'a> {
             upstream_host: &target.host,
             preserve_host: config.preserve_host,
             forwarded: config.forwarded,
+            is_unseen,
             is_open: !request.body().is_end_stream(),
             is_options: *request.method() == Method::OPTIONS,
         };
         headers::to_upstream(request.headers_mut(), seen, context, own);
-        own.set(&X_REQUEST_ID, Cow::Owned(self.record.id.clone()));
+        if !is_unseen {
+            own.set(&X_REQUEST_ID, Cow::Owned(self.record.id.clone()));
+        }
         let rules = routed.policy.rules.as_ref().into_iter().flatten().map(|rules| &rules.request);
         if routed.upgrade.is_some() || rules.clone().any(|rules| !rules.is_empty()) {
             own.merge_into(request.headers_mut());

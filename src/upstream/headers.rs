@@ -145,6 +145,31 @@ pub fn to_upstream<'a>(
     }
     let wants_trailers = flags.has(HeaderFlags::TE) && wants_trailers(headers);
     remove_seen(headers, flags);
+    if flags.has(HeaderFlags::MAX_FORWARDS) {
+        count_down(headers, context.is_options);
+    }
+    if flags.has(HeaderFlags::COOKIE) {
+        join_cookies(headers);
+    }
+    if !context.is_unseen {
+        name_proxies(headers, flags, &mut context, added);
+    }
+    if wants_trailers {
+        added.set(&TE_NAME, Cow::Borrowed(&TRAILERS));
+        added.set(&CONNECTION_NAME, Cow::Borrowed(&TE_NOMINATED));
+    }
+    if context.is_open && !headers.contains_key(CONTENT_LENGTH) {
+        added.set(&TRANSFER_ENCODING_NAME, Cow::Borrowed(&CHUNKED));
+    }
+}
+
+/// Names the client and this gateway to the upstream, and removes what others may have forged.
+fn name_proxies<'a>(
+    headers: &mut HeaderMap,
+    flags: HeaderFlags,
+    context: &mut ForwardContext<'a>,
+    added: &mut AddedHeaders<'a>,
+) {
     if flags.has(HeaderFlags::UNDERSCORE) {
         remove_lookalikes(headers);
     }
@@ -153,21 +178,8 @@ pub fn to_upstream<'a>(
             headers.remove(name);
         }
     }
-    if flags.has(HeaderFlags::MAX_FORWARDS) {
-        count_down(headers, context.is_options);
-    }
-    if flags.has(HeaderFlags::COOKIE) {
-        join_cookies(headers);
-    }
-    forwarded::add_fields(headers, flags, &mut context, added);
+    forwarded::add_fields(headers, flags, context, added);
     added.add(&VIA_NAME, Cow::Borrowed(via(context.version)));
-    if wants_trailers {
-        added.set(&TE_NAME, Cow::Borrowed(&TRAILERS));
-        added.set(&CONNECTION_NAME, Cow::Borrowed(&TE_NOMINATED));
-    }
-    if context.is_open && !headers.contains_key(CONTENT_LENGTH) {
-        added.set(&TRANSFER_ENCODING_NAME, Cow::Borrowed(&CHUNKED));
-    }
 }
 
 /// Adds the fields that HTTP/1.1 needs and HTTP/2 forbids, to a request that no HTTP/2 connection took and that is sent

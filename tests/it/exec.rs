@@ -210,12 +210,36 @@ async fn all_hosts_share_the_limits() {
     let ended = exec(&vendor, &["--limit", "3/h", "--max-wait", "0"], &command).await;
     assert_eq!(text(&ended.stdout), "200 200 200 429 ", "{ended:?}");
     assert_eq!((vendor.upstream.calls().len(), plain.calls().len()), (2, 1));
-    // The vendor sees the call as the command made it.
-    let head = &vendor.upstream.calls()[0].head;
-    for name in ["via", "x-forwarded-for", "x-forwarded-proto", "x-request-id", "proxy-connection"]
-    {
-        assert_eq!(head.get(name), None);
+}
+
+/// The gateway adds nothing to what the command sends, and removes nothing from it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_vendor_sees_calls_as_the_command_made_them() {
+    let (vendor, plain) = (Vendor::start().await, Upstream::ok().await);
+    let own =
+        ["via: 1.1 mine", "x-request-id: a \"b\"", "x-forwarded-for: 6.6.6.6", "forwarded: for=b"];
+    let options = own.map(|field| ["-H", field]).concat();
+    for url in [vendor.url(), plain.url()] {
+        for fields in [&[][..], &options] {
+            let command = [&["curl", "-sS", "-A", "me", &url], fields].concat();
+            let ended = exec(&vendor, &["--limit", "9/s"], &command).await;
+            assert_eq!(text(&ended.stdout), "ok", "{ended:?}");
+        }
     }
+    for upstream in [&vendor.upstream, &plain] {
+        let calls = upstream.calls().into_iter();
+        let calls: Vec<_> = calls.map(|call| sorted(call.head.fields)).collect();
+        let names: Vec<_> = calls[0].iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["accept", "host", "user-agent"]);
+        let own = own.map(|field| field.split_once(": ").expect("a field"));
+        let own = own.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter();
+        assert_eq!(calls[1], sorted(calls[0].iter().cloned().chain(own).collect()));
+    }
+}
+
+fn sorted(mut fields: Vec<(String, String)>) -> Vec<(String, String)> {
+    fields.sort();
+    fields
 }
 
 /// A list is kept as a whole, and a count that no window holds is an even flow after a hundredth, as with `run`.

@@ -14,9 +14,6 @@ use anyhow::Context;
 use rustls::{RootCertStore, crypto::aws_lc_rs::default_provider, pki_types::CertificateDer};
 use std::{fmt::Write, path::Path, sync::Arc};
 
-/// The headers that would show the upstream a proxy, which its caller has for itself.
-const REMOVED: &str = "[via, forwarded, x-forwarded-for, x-forwarded-host, x-forwarded-port, x-forwarded-proto, x-request-id]";
-
 /// The names of the hosts that are paced, in the form in which they are compared; empty if all are.
 pub(super) fn hosts(named: &[String]) -> Result<Vec<String>, CommandError> {
     let host = |name: &String| {
@@ -65,7 +62,7 @@ fn text(
          drain_timeout: 1s\n\
          client: {{ idle_timeout: 1h, body_timeout: 1h, header_timeout: 1min }}\n\
          limits: {{ headers: 1000, header_bytes: 1MiB, uri: 64000B }}\n\
-         upstreams:\n  any: {{ url: 'http://192.0.2.1', connect_timeout: 10s, response_timeout: 1h, headers: {{ request: {{ remove: {REMOVED} }} }} }}\n\
+         upstreams:\n  any: {{ url: 'http://192.0.2.1', connect_timeout: 10s, response_timeout: 1h }}\n\
          limiters:\n{limiters}",
         token = token()?,
         limiters = limiters.lines(),

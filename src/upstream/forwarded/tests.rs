@@ -19,6 +19,7 @@ fn way<'a>(
         port,
         is_tls: false,
         is_trusted: false,
+        is_unseen: false,
         version: Version::HTTP_11,
         host: None,
         replaces_host: false,

@@ -28,6 +28,8 @@ pub struct ForwardContext<'a> {
     pub preserve_host: bool,
     /// Whether the upstream gets the field `Forwarded` as well (RFC 7239).
     pub forwarded: bool,
+    /// Whether the upstream sees no gateway: fields about proxies and clients are those that the client sent.
+    pub is_unseen: bool,
     /// Whether the request has a body that has not ended yet, so that its framing must be written.
     pub is_open: bool,
     /// Whether the method is OPTIONS, for which `Max-Forwards` is counted down.

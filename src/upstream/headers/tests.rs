@@ -54,6 +54,7 @@ fn to_upstream_with(
         port: &port,
         is_tls: false,
         is_trusted: false,
+        is_unseen: false,
         version: Version::HTTP_11,
         host: None,
         replaces_host: false,
@@ -102,6 +103,20 @@ fn forwarding_headers_cannot_be_nominated() {
     let got = to_upstream_with(&sent, |way| way.is_trusted = true);
     assert_eq!(all(&got, "via"), ["1.1 a", "1.1 paceway"]);
     assert_eq!(all(&got, "x-forwarded-for"), ["6.6.6.6, 10.0.0.1"]);
+}
+
+#[test]
+fn an_unseen_gateway_leaves_what_names_proxies() {
+    let sent = [
+        ("via", "1.1 a"),
+        ("forwarded", "for=b"),
+        ("x-forwarded-for", "6.6.6.6"),
+        ("x-forwarded-host", "c"),
+        ("x-real-ip", "6.6.6.6"),
+        ("x_forwarded_for", "d"),
+    ];
+    let got = to_upstream_with(&sent, |way| way.is_unseen = true);
+    assert_eq!(got, headers(&[&sent[..], &[("host", "up")]].concat()));
 }
 
 #[rstest]
