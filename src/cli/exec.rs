@@ -14,11 +14,17 @@ use anyhow::{Context, anyhow};
 use child::{DescriptorLimit, run_to_end};
 use environment::CommandEnvironment;
 use files::{CommandFiles, inherited_authorities};
-use std::{ffi::OsString, path::PathBuf, thread};
+use std::{ffi::OsString, path::PathBuf, sync::atomic::Ordering::Relaxed, thread};
 use tokio::sync::oneshot;
 
+const PROGRAMS: &str = "\
+Paced are programs that find a proxy by HTTPS_PROXY or HTTP_PROXY and an authority by SSL_CERT_FILE or a variable of their \
+own: curl, Python (requests, httpx, urllib), Node, Go, git, cargo, Terraform and its providers. Not paced are Python's \
+http.client, Java without -Dhttps.proxyHost, calls of Go to loopback addresses, and programs with authorities of their own. \
+docs/forward.md says more.";
+
 #[derive(Debug, clap::Args)]
-#[command(override_usage = "paceway exec [OPTIONS] --limit <RATE> -- <COMMAND>...")]
+#[command(override_usage = "paceway exec [OPTIONS] --limit <RATE> -- <COMMAND>...", after_help = PROGRAMS)]
 pub(super) struct ExecArgs {
     #[command(flatten)]
     pacing: PacingFlags,
@@ -52,7 +58,9 @@ pub(super) fn exec(args: &ExecArgs) -> Result<(), CommandError> {
     let roots = settings::roots(&trusted, args.upstream_ca.as_deref())?;
     trusted.push(authority.certificate().clone());
     let hosts = ForwardHosts::Any { only: only.clone(), roots };
-    let server = Server::bind_for_command(config, ForwardSettings::new(authority, hosts));
+    let forward = ForwardSettings::new(authority, hosts);
+    let is_used = forward.is_used();
+    let server = Server::bind_for_command(config, forward);
     let server = server.map_err(anyhow::Error::new)?;
     let (proxy, _) = server.addresses();
     let (ready, is_ready) = oneshot::channel();
@@ -70,7 +78,14 @@ pub(super) fn exec(args: &ExecArgs) -> Result<(), CommandError> {
     drop(end);
     // The command has ended, and with it all that the gateway is for.
     drop(gateway.join());
-    match code? {
+    let code = code?;
+    if !is_used.load(Relaxed) {
+        tracing::warn!(
+            "no call was paced: the command made none, or none through the proxy; `paceway exec --help` says which programs use \
+             it"
+        );
+    }
+    match code {
         0 => Ok(()),
         code => Err(CommandError { code, message: String::new() }),
     }

@@ -32,7 +32,10 @@ use rustls::{RootCertStore, pki_types::ServerName};
 use std::{
     fmt,
     net::{IpAddr, SocketAddr},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -46,6 +49,7 @@ const TLS_HANDSHAKE: u8 = 0x16;
 pub(crate) struct ForwardSettings {
     certificates: Arc<HostCertificates>,
     hosts: ForwardHosts,
+    is_used: Arc<AtomicBool>,
     /// The end of the authority as a metric, which lasts as long as this handle.
     _expiry: Option<Gauge>,
 }
@@ -62,6 +66,8 @@ pub(crate) enum ForwardHosts {
 pub(super) struct ForwardDoor {
     certificates: Arc<HostCertificates>,
     hosts: DoorHosts,
+    /// A request or a CONNECT has come to one of the doors.
+    is_used: Arc<AtomicBool>,
     direct: DirectRoute,
 }
 
@@ -100,7 +106,12 @@ impl ForwardSettings {
 
     pub(crate) fn new(authority: Authority, hosts: ForwardHosts) -> Self {
         let certificates = Arc::new(HostCertificates::new(authority));
-        Self { certificates, hosts, _expiry: None }
+        Self { certificates, hosts, is_used: Arc::default(), _expiry: None }
+    }
+
+    /// Becomes true when a request or a CONNECT comes.
+    pub(crate) fn is_used(&self) -> Arc<AtomicBool> {
+        self.is_used.clone()
     }
 
     /// Makes the part of one worker. `own` are the listeners of this process.
@@ -130,7 +141,8 @@ impl ForwardSettings {
             }
         };
         let direct = DirectRoute { resolver, sockets: sockets.clone(), off_limits };
-        ForwardDoor { certificates: self.certificates.clone(), hosts, direct }
+        let (certificates, is_used) = (self.certificates.clone(), self.is_used.clone());
+        ForwardDoor { certificates, hosts, is_used, direct }
     }
 }
 
@@ -155,6 +167,7 @@ impl ForwardDoor {
         remote: SocketAddr,
     ) -> Result<Opened, Option<Refusal>> {
         let (protocol, mut early) = detect(&mut tcp).await.map_err(|_| None)?;
+        self.is_used.store(true, Relaxed);
         let ip = remote.ip();
         if !asked::is_connect(&mut tcp, &mut early).await.map_err(|_| None)? {
             let transport = Transport::Plain(tcp);

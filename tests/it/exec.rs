@@ -69,7 +69,40 @@ async fn the_exit_code_is_that_of_the_command(#[case] script: &str, #[case] code
     let ended =
         paceway_in(Path::new("."), &["exec", "--limit", "5/s", "--", "sh", "-c", script], &[]);
     assert_eq!(ended.status.code(), Some(code), "{ended:?}");
-    assert_eq!((text(&ended.stdout), text(&ended.stderr)), (String::new(), String::new()));
+    assert_eq!(text(&ended.stdout), "");
+    assert_is_the_hint(&text(&ended.stderr));
+}
+
+/// The one line about a command whose calls did not come through the proxy, or that made none.
+fn assert_is_the_hint(stderr: &str) {
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(
+        stderr.contains(" WARN no call was paced: the command made none, or none through"),
+        "{stderr}"
+    );
+}
+
+/// A refusal, a tunnel and a paced call came through the proxy; a bare connection did not.
+#[rstest]
+#[case::paced("curl -s $0", false)]
+#[case::refused("curl -s -o /dev/null http://169.254.169.254/ --noproxy ''", false)]
+#[case::tunnelled("curl -s --max-time 5 https://127.0.0.2:${0##*:}", false)]
+#[case::around_it("curl -s --noproxy '*' $0", true)]
+#[case::bare("bash -c 'exec 3<>/dev/tcp/127.0.0.1/${HTTPS_PROXY##*:}'", true)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hint_says_that_no_call_was_paced(#[case] script: &str, #[case] is_hinted: bool) {
+    let upstream = Upstream::ok().await;
+    let options = ["exec", "--limit", "5/s", "--host", "127.0.0.1", "--"];
+    let command = ["sh", "-c", &format!("{script} || true"), &upstream.url()];
+    let args = [&options[..], &command].concat();
+    let ended = paceway_in(Path::new("."), &args, &[]);
+    let stderr = text(&ended.stderr);
+    assert_eq!(stderr.contains("no call was paced"), is_hinted, "{ended:?}");
+    if is_hinted {
+        assert_is_the_hint(&stderr);
+    }
+    let ended = paceway_in(Path::new("."), &args, &[("PACEWAY_LOG", "error")]);
+    assert!(!text(&ended.stderr).contains("no call was paced"), "{ended:?}");
 }
 
 #[rstest]
@@ -102,7 +135,10 @@ fn standard_streams_and_the_environment_pass() {
     let ended = paceway_fed(Path::new("."), &args, "hello");
     assert_eq!(text(&ended.stdout), "hello");
     let home = std::env::var("HOME").unwrap_or_default();
-    assert_eq!(text(&ended.stderr), format!("{home} x y -z\n"));
+    let stderr = text(&ended.stderr);
+    let (own, hint) = stderr.split_once('\n').expect("two lines");
+    assert_eq!(own, format!("{home} x y -z"));
+    assert_is_the_hint(hint);
 }
 
 /// The file of authorities is the only one, holds no key, and ends with the command. The limit of open files is the old one.
