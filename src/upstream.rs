@@ -45,7 +45,7 @@ pub use h1::fuzzing;
 pub use h1::{Tunnel, is_idempotent};
 pub use health::HealthCheck;
 pub use names::follow;
-pub use off_limits::OffLimits;
+pub use off_limits::{METADATA, OffLimits};
 pub use origin::UrlOrigin;
 pub use pool::{PendingConnection, Pool};
 pub use request_boundary::RequestBoundary;

@@ -2,12 +2,32 @@
 //! gateway itself.
 
 use std::{
-    net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     sync::Arc,
 };
 
-/// The metadata service of Amazon over IPv6; others are link-local.
-const METADATA: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
+/// The metadata services of clouds, which give credentials to each program of their machines. All link-local addresses are off
+/// limits; those that are here are the ones that programs ask for.
+pub const METADATA: [IpAddr; 14] = [
+    // Most clouds.
+    four([169, 254, 169, 254]),
+    // Amazon's containers, and pods of its Kubernetes.
+    four([169, 254, 170, 2]),
+    four([169, 254, 170, 23]),
+    // Scaleway, Alibaba Cloud, Volcano Engine, Azure, and Oracle's Cloud at Customer.
+    four([169, 254, 42, 42]),
+    four([100, 100, 100, 200]),
+    four([100, 96, 0, 96]),
+    four([168, 63, 129, 16]),
+    four([192, 0, 0, 192]),
+    // Amazon and its pods, Google, Oracle, Linode, and Scaleway.
+    six([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254]),
+    six([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23]),
+    six([0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254]),
+    six([0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe]),
+    six([0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1]),
+    six([0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42]),
+];
 /// The prefix of IPv4 addresses that a translator reaches (NAT64, RFC 6052 section 2.1).
 const TRANSLATED: [u16; 6] = [0x64, 0xff9b, 0, 0, 0, 0];
 
@@ -21,7 +41,7 @@ pub struct OffLimits {
 /// The error of a name or an address that only leads to such addresses.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{0} is link-local, no host's, or the gateway's own, to which the forward proxy leads no client"
+    "{0} is link-local, a cloud's metadata, no host's, or the gateway's own, to which the forward proxy leads no client"
 )]
 pub struct OffLimitsError(pub SocketAddr);
 
@@ -42,18 +62,23 @@ impl OffLimits {
                 ip.is_link_local() || ip.octets()[0] == 0 || ip.is_multicast() || ip.is_broadcast()
             }
             IpAddr::V6(ip) => {
-                ip.is_unicast_link_local()
-                    || ip.is_unspecified()
-                    || ip.is_multicast()
-                    || ip == METADATA
+                ip.is_unicast_link_local() || ip.is_unspecified() || ip.is_multicast()
             }
         };
         let is_own = |own: &SocketAddr| {
             // A listener on all addresses, or on one that another spelling reaches.
             own.port() == address.port() && (plain(own.ip()) == ip || is_of_this_host(ip))
         };
-        is_special || self.own.iter().any(is_own)
+        is_special || METADATA.contains(&ip) || self.own.iter().any(is_own)
     }
+}
+
+const fn four([a, b, c, d]: [u8; 4]) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+}
+
+const fn six([a, b, c, d, e, f, g, h]: [u16; 8]) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::new(a, b, c, d, e, f, g, h))
 }
 
 /// An IPv4 address as itself, also where it is written as one of IPv6.
@@ -81,6 +106,15 @@ mod tests {
     #[rstest]
     #[case::metadata("169.254.169.254:80", true)]
     #[case::metadata_of_amazon("[fd00:ec2::254]:80", true)]
+    #[case::metadata_of_google("[fd20:ce::254]:80", true)]
+    #[case::metadata_of_oracle_over_ipv6("[fd00:c1::a9fe:a9fe]:80", true)]
+    #[case::metadata_of_linode("[fd00:a9fe:a9fe::1]:80", true)]
+    #[case::metadata_of_alibaba("100.100.100.200:80", true)]
+    #[case::metadata_of_alibaba_translated("[64:ff9b::6464:64c8]:80", true)]
+    #[case::its_neighbour("100.100.100.201:80", false)]
+    #[case::wire_server_of_azure("168.63.129.16:80", true)]
+    #[case::metadata_of_oracle("192.0.0.192:80", true)]
+    #[case::metadata_of_volcano_engine("100.96.0.96:80", true)]
     #[case::link_local("[fe80::1]:443", true)]
     #[case::mapped("[::ffff:169.254.169.254]:80", true)]
     #[case::translated("[64:ff9b::a9fe:a9fe]:80", true)]

@@ -1,6 +1,7 @@
 //! The environment of a command: the variables by which its programs find the proxy and trust its authority.
 
 use super::files::CommandFiles;
+use crate::upstream::METADATA;
 use ipnet::IpNet;
 use std::{
     env,
@@ -30,8 +31,8 @@ pub(super) const AUTHORITIES: [&str; 13] = [
     "NIX_SSL_CERT_FILE",
 ];
 const WITHOUT_PROXY: [&str; 2] = ["NO_PROXY", "no_proxy"];
-/// The metadata services of clouds, which the proxy does not reach.
-const METADATA: [&str; 3] = ["169.254.169.254", "169.254.170.2", "fd00:ec2::254"];
+/// Names of metadata services, to whose addresses the proxy does not lead.
+const METADATA_NAMES: [&str; 2] = ["metadata.google.internal", "metadata.tencentyun.com"];
 
 /// The variables that a command gets in addition to ours, or in their place.
 pub(super) struct CommandEnvironment {
@@ -70,7 +71,8 @@ impl CommandEnvironment {
 fn without_proxy(inherited: &str, only: &[String]) -> String {
     let entries = inherited.split(',').map(str::trim).filter(|entry| !entry.is_empty());
     let stays = |entry: &&str| !only.is_empty() && !only.iter().any(|host| names(entry, host));
-    entries.filter(stays).chain(METADATA).collect::<Vec<_>>().join(",")
+    let all = entries.filter(stays).chain(METADATA_NAMES).map(str::to_owned);
+    all.chain(METADATA.map(|ip| ip.to_string())).collect::<Vec<_>>().join(",")
 }
 
 /// Whether an entry of `NO_PROXY` means a host.
@@ -104,7 +106,10 @@ mod tests {
         #[case] expected: &str,
     ) {
         let only: Vec<_> = only.iter().map(|host| (*host).to_owned()).collect();
-        let expected = format!("{expected}{}", METADATA.join(","));
-        assert_eq!(without_proxy(inherited, &only), expected);
+        let all = without_proxy(inherited, &only);
+        let (own, metadata) = all.split_at(expected.len());
+        assert_eq!(own, expected);
+        assert!(metadata.starts_with("metadata.google.internal,"), "{metadata}");
+        assert!(metadata.contains(",169.254.169.254,") && metadata.ends_with(",fd00:42::42"));
     }
 }
