@@ -121,7 +121,11 @@ async fn a_hint_says_that_no_call_was_paced(#[case] script: &str, #[case] is_hin
 #[case::host(&["--limit", "5/s", "--host", "https://a", "true"], 2, "error: --host: `https://a` is no host; write its name alone")]
 #[case::authority(&["--limit", "5/s", "--upstream-ca", "no-such-file", "true"], 2, "error: --upstream-ca: no-such-file: cannot be read")]
 #[test]
-fn a_mistake_is_told_with_its_cure(#[case] args: &[&str], #[case] code: i32, #[case] said: &str) {
+fn a_mistake_is_told_with_its_cure(
+    #[case] args: &[&str],
+    #[case] code: i32,
+    #[case] said: &str,
+) {
     let ended = paceway_in(Path::new("."), &[&["exec"], args].concat(), &[]);
     let stderr = text(&ended.stderr);
     assert!(stderr.starts_with(said), "{stderr}");
@@ -344,6 +348,26 @@ async fn commands_with_one_store_share_their_limits() {
     let options = ["--limit", "1/h", "--max-wait", "0", "--store", &url, "--name", "other"];
     let ended = exec(&vendor, &options, &["curl", "-sS", "-f", &target]).await;
     assert_eq!(text(&ended.stdout), "ok", "{ended:?}");
+}
+
+/// While the store is away, each command has the limits for itself, and one line says so.
+#[rstest]
+#[case::dead(Redis::kill)]
+#[case::silent(|redis: &mut Redis| redis.freeze())]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_is_away_stops_no_command(#[case] end: fn(&mut Redis)) {
+    let (vendor, mut redis) = (Vendor::start().await, Redis::start());
+    let url = redis.url();
+    end(&mut redis);
+    let script = "for i in 1 2 3; do curl -sS -w '%{http_code} ' -o /dev/null $0; done";
+    for _ in 0..2 {
+        let options = ["--limit", "2/h", "--max-wait", "0", "--store", &url];
+        let ended = exec(&vendor, &options, &["sh", "-c", script, &vendor.url()]).await;
+        assert_eq!(text(&ended.stdout), "200 200 429 ", "{ended:?}");
+        let stderr = text(&ended.stderr);
+        let is_one_line = stderr.lines().count() == 1;
+        assert!(is_one_line && stderr.contains(" WARN the store is away: limiters"), "{stderr}");
+    }
 }
 
 /// `paceway ca` writes a key that others cannot read, and replaces nothing.
