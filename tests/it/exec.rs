@@ -121,7 +121,7 @@ async fn a_hint_says_that_no_call_was_paced(#[case] script: &str, #[case] is_hin
 #[case::host(&["--limit", "5/s", "--host", "https://a", "true"], 2, "error: --host: `https://a` is no host; write its name alone")]
 #[case::authority(&["--limit", "5/s", "--upstream-ca", "no-such-file", "true"], 2, "error: --upstream-ca: no-such-file: cannot be read")]
 #[test]
-fn a_mistake_is_told_with_its_cure(
+fn an_error_names_the_argument_and_its_cure(
     #[case] args: &[&str],
     #[case] code: i32,
     #[case] said: &str,
