@@ -10,7 +10,7 @@ use std::{fmt::Write, path::Path, time::Duration};
 pub(super) const NAME: &str = "the flags";
 /// The characters around a list of rates.
 pub(super) const BRACKETS: [char; 3] = ['[', ']', ' '];
-/// The room for delay that varies on the way to the upstream, unless it is more than a tenth of the shortest period.
+/// The longest margin.
 const MARGIN: Duration = Duration::from_millis(100);
 /// The greatest count of a sliding window, which keeps the instant of each permit.
 const MOST_COUNTED: u64 = 10_000;
@@ -82,17 +82,12 @@ impl PacingFlags {
             }
             match config::rate(text) {
                 Ok(rate) if rate.count <= MOST_COUNTED => windows.push(rate),
-                // An even flow with a burst of a hundredth is within the quota wherever its window starts.
-                Ok(rate) => {
-                    let burst = rate.count / 100;
-                    let flow = Rate { count: rate.count - burst, ..rate };
-                    rules.push(format!("{{ rate: {flow}, burst: {burst} }}   # for {rate}"));
-                }
+                Ok(rate) => rules.push(even_flow(rate)),
                 Err(reason) => wrong.push(format!("--limit: `{text}` {reason}")),
             }
         }
         if let Some(shortest) = windows.iter().map(|rate| rate.period).min() {
-            let (margin, unit) = largest(MARGIN.min(shortest / 10));
+            let (margin, unit) = largest(margin(shortest));
             let rates: Vec<_> = windows.iter().map(ToString::to_string).collect();
             let rates = match &*rates {
                 [one] => one.clone(),
@@ -142,6 +137,21 @@ impl FlagLimiters {
         });
         Err(usage(self.wrong.iter().cloned().chain(mistakes)))
     }
+}
+
+/// The room for delay that varies on the way to the upstream, of a rate with this period.
+fn margin(period: Duration) -> Duration {
+    MARGIN.min(period / 10)
+}
+
+/// The limiter of a rate that no window counts: a burst of a hundredth and an even flow, which together are within the rate
+/// in each period with its margin, wherever that begins.
+fn even_flow(rate: Rate) -> String {
+    let (burst, period) = (rate.count / 100, rate.period.as_micros());
+    let flow = u128::from(rate.count - burst) * period;
+    let flow = flow / (rate.period + margin(rate.period)).as_micros();
+    let flow = Rate { count: u64::try_from(flow).unwrap_or(rate.count), ..rate };
+    format!("{{ rate: {flow}, burst: {burst} }}   # for {rate}")
 }
 
 /// Refuses values that name a variable, which only a file may do.
