@@ -29,7 +29,7 @@ pub(super) struct ExecArgs {
     #[command(flatten)]
     pacing: PacingFlags,
     /// A host whose calls are paced; all others are passed on as they are. By default all are paced.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
     host: Vec<String>,
     /// Authorities of vendors beside those that the command trusts, in PEM.
     #[arg(long, value_name = "FILE")]

@@ -119,6 +119,8 @@ async fn a_hint_says_that_no_call_was_paced(#[case] script: &str, #[case] is_hin
 #[case::a_variable_as_name(&["--limit", "5/s", "--name", "${HOME}", "true"], 2, "error: --name: `${` names a variable")]
 #[case::store(&["--limit", "5/s", "--store", "ftp://x", "true"], 2, "error: --store: is not a store URL: ")]
 #[case::host(&["--limit", "5/s", "--host", "https://a", "true"], 2, "error: --host: `https://a` is no host; write its name alone")]
+#[case::one_of_two_hosts(&["--limit", "5/s", "--host", "a,b;c", "true"], 2, "error: --host: `b;c` is no host; write its name alone")]
+#[case::hosts_that_are_found(&["--limit", "5/s", "--host", "a.,B_1,::1,[::2],10.0.0.1", "no-such"], 127, "error: cannot run `no-such`: ")]
 #[case::authority(&["--limit", "5/s", "--upstream-ca", "no-such-file", "true"], 2, "error: --upstream-ca: no-such-file: cannot be read")]
 #[test]
 fn an_error_names_the_argument_and_its_cure(

@@ -12,20 +12,22 @@ use crate::{
 };
 use anyhow::Context;
 use rustls::{RootCertStore, crypto::aws_lc_rs::default_provider, pki_types::CertificateDer};
-use std::{fmt::Write, path::Path, sync::Arc};
+use std::{fmt::Write, net::Ipv6Addr, path::Path, sync::Arc};
 
 /// The names of the hosts that are paced, in the form in which they are compared; empty if all are.
 pub(super) fn hosts(named: &[String]) -> Result<Vec<String>, CommandError> {
     let host = |name: &String| {
-        let is_host =
-            !name.contains(['/', '*', ':']) || name.starts_with('[') && name.ends_with(']');
-        let origin = UrlOrigin::of(true, name).filter(|_| is_host);
-        let origin = origin.ok_or_else(|| {
-            CommandError::usage(format!(
-                "error: --host: `{name}` is no host; write its name alone, as in api.example"
-            ))
-        })?;
-        Ok(String::from(origin.host))
+        // The letters that the host of a route may have.
+        let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
+        let six = name.trim_start_matches('[').trim_end_matches(']').parse::<Ipv6Addr>();
+        let origin = match six {
+            Ok(six) => UrlOrigin::of(true, &format!("[{six}]")),
+            Err(_) => UrlOrigin::of(true, name).filter(|_| is_name),
+        };
+        origin.map(|origin| String::from(origin.host)).ok_or_else(|| {
+            let reason = "is no host; write its name alone, as in api.example";
+            CommandError::usage(format!("error: --host: `{name}` {reason}"))
+        })
     };
     let hosts: Result<Vec<String>, CommandError> = named.iter().map(host).collect();
     let mut hosts = hosts?;
