@@ -11,10 +11,11 @@ mod json;
 mod media_type;
 mod part;
 mod secret;
+mod sum;
 mod true_cost;
 
 pub use client::{client_ip, is_trusted};
-pub use cost::{Cost, Reserve, ReservedCost, fixed as fixed_cost};
+pub use cost::{Cost, ReservedCost};
 pub use escape::{MAX_LEN, canonical, hashed, shown};
 pub use json::JsonPointer;
 pub(crate) use json::{BYTE_ORDER_MARK, index as json_index};
@@ -22,7 +23,8 @@ pub use media_type::is_json;
 pub use paceway_limit::key::StateNames;
 pub use part::only_field;
 pub use secret::{fold, is_secret};
-pub use true_cost::TrueCost;
+pub use sum::{Sum, fixed as fixed_cost};
+pub use true_cost::{AnswerPart, SaidCost, TrueCost};
 
 use crate::{
     path::{PathTemplate, Paths},
@@ -31,7 +33,7 @@ use crate::{
 use escape::{Escapes, bounded, escape_text, pasted};
 use http::{HeaderMap, HeaderName, Method, Uri};
 use part::Part;
-use std::net::IpAddr;
+use std::{fmt, net::IpAddr};
 
 /// The key of a limiter as the configuration writes it: texts and parts of a request, such as `{client_ip}:{header.x-shop}`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -99,10 +101,7 @@ impl Template {
         if text.is_empty() {
             return Err("is empty; name a part of the request, as in `{client_ip}`".into());
         }
-        if text.contains("{{") || text.contains("}}") {
-            let single = text.replace("{{", "{").replace("}}", "}");
-            return Err(format!("has double braces; write parts in single ones: `{single}`"));
-        }
+        single_braces(text)?;
         let pieces = pieces(text)?;
         let is_part = |piece: &TemplatePiece| matches!(piece, TemplatePiece::Part(_));
         if !pieces.iter().any(is_part) {
@@ -223,6 +222,21 @@ impl Template {
             _ => None,
         }
     }
+}
+
+impl fmt::Display for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Refuses the braces of other programs' templates.
+fn single_braces(text: &str) -> Result<(), String> {
+    if text.contains("{{") || text.contains("}}") {
+        let single = text.replace("{{", "{").replace("}}", "}");
+        return Err(format!("has double braces; write parts in single ones: `{single}`"));
+    }
+    Ok(())
 }
 
 /// Splits a template into texts and parts, and adds a separator where two parts touch.

@@ -163,8 +163,11 @@ fn template_notes(config: &Config, lines: &LineCounts) -> Vec<String> {
     }
     for charge in config.routes.iter().flat_map(|route| &route.limiters) {
         let name = &*config.limiters[charge.limiter].name;
-        let cost = charge.cost.template().map(|cost| (name, "cost", cost));
-        templates.extend(cost.filter(|cost| !templates.contains(cost)));
+        for cost in charge.cost.templates().map(|cost| (name, "cost", cost)) {
+            if !templates.contains(&cost) {
+                templates.push(cost);
+            }
+        }
     }
     let lacking = templates.iter().filter(|own| formats.iter().any(|format| format.lacks(own.2)));
     let note = |(name, what, template): &(&str, &str, &Template)| {

@@ -1,14 +1,19 @@
 //! Determines the cost of a request at one limiter. Never charges it.
 
-use super::{Part, Parts, Template, TrueCost};
+use super::{
+    Part, Parts, Template, TrueCost,
+    sum::{MAX_TERMS, Sum, is_number, number},
+};
+use smallvec::SmallVec;
+use std::{borrow::Cow, fmt, sync::Arc};
 
 /// The number of permits that a request takes from a limiter.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Cost {
     /// The same number for each request, at least 1.
     Fixed(i64),
-    /// The number that a part of the request holds, such as `{header.x-cost}`.
-    FromRequest(Template),
+    /// A sum with parts of the request, such as `1 + 2*{header.x-cost}`.
+    FromRequest(Sum<Template>),
     /// A number that is reserved until the answer says the true one.
     Reserved(Box<ReservedCost>),
 }
@@ -17,20 +22,11 @@ pub enum Cost {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ReservedCost {
     /// The permits that are reserved.
-    pub reserve: Reserve,
-    /// The permits that are reserved where the part of the request is missing or no number, at least 1.
+    pub reserve: Sum<Template>,
+    /// The number for each part of the request that is missing or no number, at least 1.
     pub default: i64,
-    /// The part of the answer that has the true cost. Without one the reserved permits are the cost.
-    pub settle: Option<TrueCost>,
-}
-
-/// The permits that are reserved for a request.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Reserve {
-    /// The same number for each request, at least 1.
-    Fixed(i64),
-    /// The number that a part of the request holds.
-    FromRequest(Template),
+    /// The true cost, as the answer says it. Without it the reserved permits are the cost.
+    pub settle: Option<Arc<TrueCost>>,
 }
 
 /// Bytes of a wrong cost that the answer quotes.
@@ -42,37 +38,33 @@ impl Cost {
     /// The cost of a request at a limiter that is named without `cost`.
     pub const ONE: Self = Self::Fixed(1);
 
-    /// Reads a number such as `5` or a part such as `{header.x-cost}`.
+    /// Reads a number such as `5`, a part such as `{header.x-cost}`, or a sum such as `1 + 2*{header.x-cost}`.
     ///
     /// # Errors
     ///
     /// The reason, worded so that it completes a sentence that begins with the text: "`TEXT` is negative; ...".
     pub fn parse(text: &str) -> Result<Self, String> {
-        if text.contains(['{', '}']) {
-            return template(text).map(Self::FromRequest);
-        }
-        fixed(text).map(Self::Fixed)
+        let sum = Sum::parse_request(text)?;
+        Ok(sum.fixed().map_or(Self::FromRequest(sum), Self::Fixed))
     }
 
     /// Whether a part of the request's body is needed.
     pub fn reads_body(&self) -> bool {
-        self.template().is_some_and(Template::reads_body)
+        self.templates().any(Template::reads_body)
     }
 
-    /// The template that says the permits that are taken; `None` for a number.
-    pub fn template(&self) -> Option<&Template> {
-        match self {
-            Self::FromRequest(template) => Some(template),
-            Self::Reserved(cost) => match &cost.reserve {
-                Reserve::FromRequest(template) => Some(template),
-                Reserve::Fixed(_) => None,
-            },
-            Self::Fixed(_) => None,
-        }
+    /// Whether a part of the answer's body is needed.
+    pub fn reads_answer(&self) -> bool {
+        self.settle().is_some_and(|cost| cost.reads_body())
     }
 
-    /// The part of the answer that has the true cost.
-    pub fn settle(&self) -> Option<&TrueCost> {
+    /// The parts of the request that say the permits that are taken; none for a number.
+    pub fn templates(&self) -> impl Iterator<Item = &Template> {
+        self.sum().into_iter().flat_map(Sum::parts)
+    }
+
+    /// The true cost, as the answer says it.
+    pub fn settle(&self) -> Option<&Arc<TrueCost>> {
         match self {
             Self::Reserved(cost) => cost.settle.as_ref(),
             Self::Fixed(_) | Self::FromRequest(_) => None,
@@ -83,101 +75,118 @@ impl Cost {
     pub fn fixed(&self) -> Option<i64> {
         match self {
             Self::Fixed(cost) => Some(*cost),
-            Self::FromRequest(_) => None,
-            Self::Reserved(cost) => match cost.reserve {
-                Reserve::Fixed(cost) => Some(cost),
-                Reserve::FromRequest(_) => None,
-            },
+            _ => self.sum()?.fixed(),
         }
     }
 
-    /// Returns the permits that a request takes from `limiter`, at most its `capacity`; 0 takes nothing. A request without
-    /// the part costs 1. A cost that is reserved has a default of its own, and is cut to the capacity: a greater one would
-    /// be refused for ever, and the answer says the true cost. Where it does, at least 1 is reserved, so that a caller who
-    /// names 0 waits for the debts of its calls like all others.
+    /// The permits that each request takes at least.
+    pub fn least(&self) -> i64 {
+        match self {
+            Self::Fixed(cost) => *cost,
+            _ => self.sum().map_or(0, Sum::number),
+        }
+    }
+
+    /// Whether a request can take nothing.
+    pub fn may_be_zero(&self) -> bool {
+        self.least() == 0 && self.settle().is_none()
+    }
+
+    fn sum(&self) -> Option<&Sum<Template>> {
+        match self {
+            Self::Fixed(_) => None,
+            Self::FromRequest(sum) => Some(sum),
+            Self::Reserved(cost) => Some(&cost.reserve),
+        }
+    }
+
+    /// Returns the permits that a request takes from `limiter`, at most its `capacity`; 0 takes nothing. A part that the
+    /// request does not have counts 1. A cost that is reserved has a default of its own, and is cut to the capacity: a
+    /// greater one would be refused for ever, and the answer says the true cost. Where it does, at least 1 is reserved, so
+    /// that a caller who names 0 waits for the debts of its calls like all others.
     ///
     /// # Errors
     ///
-    /// A message for the caller, if the part is not a whole number up to `capacity`, or can be read in several ways.
+    /// A message for the caller, if a part is no whole number, can be read in several ways, or makes the cost exceed
+    /// `capacity` or 2^63 - 1.
     pub fn of(&self, parts: &Parts<'_>, capacity: i64, limiter: &str) -> Result<i64, String> {
-        let template = match self {
-            Self::Fixed(cost) => return Ok(*cost),
-            Self::FromRequest(template) => template,
-            Self::Reserved(cost) => return Ok(cost.of(parts)?.min(capacity)),
-        };
-        let Some(value) = value(template, parts)? else { return Ok(1) };
-        let cost = number(&value).filter(|cost| (0..=capacity).contains(cost));
-        cost.ok_or_else(|| {
+        let unpayable = |cost: &str, of: &dyn fmt::Display| {
             format!(
-                "the cost `{}` in `{}` is not between 0 and {capacity}, the most that the limiter `{limiter}` \
-                 gives at once",
-                quotable(&value),
-                template.text()
+                "the cost {cost} in `{of}` is not between 0 and {capacity}, the most that the limiter `{limiter}` \
+                 gives at once"
             )
-        })
+        };
+        let (sum, total) = match self {
+            Self::Fixed(cost) => return Ok(*cost),
+            Self::FromRequest(sum) => {
+                let total = sum.of(parts, |part, value| match value {
+                    None => Ok(1),
+                    Some(value) => number(&value)
+                        .ok_or_else(|| unpayable(&format!("`{}`", quotable(&value)), part)),
+                });
+                (sum, total?)
+            }
+            Self::Reserved(cost) => {
+                let least = cost.settle.is_some().into();
+                let total = cost.total(parts)?;
+                (&cost.reserve, total.map(|total| total.max(least).min(capacity)))
+            }
+        };
+        match total {
+            Some(total) if total <= capacity => Ok(total),
+            Some(total) => Err(unpayable(&format!("`{total}`"), sum)),
+            None => Err(unpayable(&format!("of more than {}", i64::MAX), sum)),
+        }
     }
 }
 
 // === impl ReservedCost ===
 
 impl ReservedCost {
-    fn of(&self, parts: &Parts<'_>) -> Result<i64, String> {
-        let named = match &self.reserve {
-            Reserve::Fixed(cost) => return Ok(*cost),
-            Reserve::FromRequest(template) => value(template, parts)?,
-        };
-        let named = named.filter(|value| is_number(value));
-        let named = named.map_or(self.default, |value| number(&value).unwrap_or(i64::MAX));
-        Ok(named.max(self.settle.is_some().into()))
+    /// The permits that are reserved; `None` above 2^63 - 1. A number above that in a part alone counts as that.
+    fn total(&self, parts: &Parts<'_>) -> Result<Option<i64>, String> {
+        self.reserve.of(parts, |_, value| {
+            let value = value.filter(|value| is_number(value));
+            Ok(value.map_or(self.default, |value| number(&value).unwrap_or(i64::MAX)))
+        })
     }
 }
 
-// === impl Reserve ===
+// === impl Sum ===
 
-impl Reserve {
-    /// Reads a number such as `1000` or a part such as `{body./max_tokens}`.
+impl Sum<Template> {
+    /// Reads a sum of numbers and parts of a request.
     ///
     /// # Errors
     ///
     /// As those of [`Cost::parse`].
-    pub fn parse(text: &str) -> Result<Self, String> {
-        if text.contains(['{', '}']) {
-            template(text).map(Self::FromRequest)
-        } else {
-            fixed(text).map(Self::Fixed)
-        }
+    pub fn parse_request(text: &str) -> Result<Self, String> {
+        Self::parse(text, template)
     }
-}
 
-/// The value of the one part of a template.
-fn value<'p>(
-    template: &Template,
-    parts: &Parts<'p>,
-) -> Result<Option<std::borrow::Cow<'p, [u8]>>, String> {
-    template.only().map_or(Ok(None), |part| part.value(parts))
-}
-
-/// Reads a number that can be a cost.
-///
-/// # Errors
-///
-/// The reason, worded so that it completes a sentence that begins with the text.
-pub fn fixed(text: &str) -> Result<i64, String> {
-    let wanted = "a cost is a whole number, at least 1, or a part such as `{header.x-cost}`";
-    match number(text.as_bytes()) {
-        Some(0) => Err(format!("is no cost; {wanted}")),
-        Some(cost) => Ok(cost),
-        None if text.starts_with('-') => Err(format!("is negative; {wanted}")),
-        None => Err(format!("is not a number that can be a cost; {wanted}")),
+    /// The sum in a request; `None` above 2^63 - 1. `read` makes a number of the value of each part, if the request has it.
+    fn of(
+        &self,
+        parts: &Parts<'_>,
+        read: impl Fn(&Template, Option<Cow<'_, [u8]>>) -> Result<i64, String>,
+    ) -> Result<Option<i64>, String> {
+        let values = self.parts().map(|template| {
+            let value = template.only().map_or(Ok(None), |part| part.value(parts))?;
+            read(template, value)
+        });
+        let values = values.collect::<Result<SmallVec<[i64; MAX_TERMS]>, String>>()?;
+        Ok(self.total(values))
     }
 }
 
 /// Reads a part that can hold a cost.
 fn template(text: &str) -> Result<Template, String> {
-    let template = Template::parse(text)?;
-    if template.only().is_none() {
-        return Err("is more than one part; a cost is one, as in `{header.x-cost}`".into());
+    if text.starts_with("{response.") {
+        return Err("is a part of the answer, which comes later; write it as `settle` of \
+                    `cost: { reserve: ..., settle: ... }`"
+            .into());
     }
+    let template = Template::parse(text)?;
     if template.only().is_some_and(Part::is_never_a_number) {
         return Err("is never a number; a cost comes from a part such as `{header.x-cost}`".into());
     }
@@ -185,15 +194,6 @@ fn template(text: &str) -> Result<Template, String> {
         return Err("is a credential; a cost comes from another part".into());
     }
     Ok(template)
-}
-
-/// Reads a whole number. `None` for a text with other characters than digits, or a number above 2^63.
-pub(super) fn number(text: &[u8]) -> Option<i64> {
-    is_number(text).then(|| std::str::from_utf8(text).ok()?.parse().ok()).flatten()
-}
-
-fn is_number(text: &[u8]) -> bool {
-    !text.is_empty() && text.iter().all(u8::is_ascii_digit)
 }
 
 /// Returns the start of a value for a message, with `?` in place of backticks and control characters.

@@ -1,7 +1,8 @@
-//! A value of a JSON document that a JSON pointer (RFC 6901) names. The document is read once, and no other part of it is
+//! The values of a JSON document that JSON pointers (RFC 6901) name. The document is read once, and no other part of it is
 //! kept.
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use smallvec::SmallVec;
 use std::fmt;
 
 /// A JSON pointer such as `/usage/total_tokens`.
@@ -18,12 +19,27 @@ const MAX_NAMES: usize = 32;
 /// The value at a place: a text, a number or a truth value as text. `None` for `null`, an object or an array.
 type Found = Option<String>;
 
-/// Reads a document, and finds the value that `names` lead to.
-struct Seek<'a> {
-    names: &'a [String],
+/// Values by the place of their pointer.
+type AllFound = SmallVec<[Found; 1]>;
+
+/// Reads a document, and finds the values that names lead to.
+struct Seek<'a, 's> {
+    /// The pointers that lead into this part of the document; at least one.
+    wanted: &'s [SoughtValue<'a>],
+    found: &'s mut [Found],
     /// Refuses names that programs read differently.
     is_strict: bool,
 }
+
+/// The rest of the names of a pointer, and the place of its value.
+#[derive(Clone, Copy)]
+struct SoughtValue<'a> {
+    names: &'a [String],
+    place: usize,
+}
+
+/// The pointers that lead into one member or item. A single one needs no allocation.
+type Within<'a> = SmallVec<[SoughtValue<'a>; 1]>;
 
 /// The mark that some programs write before a text in UTF-8, and most skip.
 pub(crate) const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
@@ -69,10 +85,16 @@ impl JsonPointer {
         self.names.last().map_or("", String::as_str)
     }
 
-    /// The value in a document: a text, or a number or truth value as text. `None` if the document is not valid, or has
-    /// `null`, an object, an array or nothing there. The last one of several members with one name counts.
-    pub fn find(&self, document: &[u8]) -> Option<String> {
-        self.seek(document, false).ok()?
+    #[cfg(test)]
+    fn find(&self, document: &[u8]) -> Option<String> {
+        Self::find_all(&[self], document).pop()?
+    }
+
+    /// The value of each pointer in a document: a text, or a number or truth value as text. `None` if the document is not
+    /// valid, or has `null`, an object, an array or nothing there. The last one of several members with one name counts.
+    pub fn find_all(pointers: &[&Self], document: &[u8]) -> SmallVec<[Option<String>; 1]> {
+        let found = seek(pointers, document, false);
+        found.unwrap_or_else(|_| pointers.iter().map(|_| None).collect())
     }
 
     /// The same value in the body of a request, of which no upstream may read another one. `None` if the body is empty.
@@ -91,16 +113,25 @@ impl JsonPointer {
         };
         // The parser looks at no text that it skips, and some programs take no document with such a one.
         std::str::from_utf8(body).map_err(|error| unclear(&error))?;
-        self.seek(body, true).map_err(|error| unclear(&error))
+        let found = seek(&[self], body, true).map_err(|error| unclear(&error))?;
+        Ok(found.into_iter().next().flatten())
     }
+}
 
-    fn seek(&self, document: &[u8], is_strict: bool) -> Result<Found, serde_json::Error> {
-        let document = document.strip_prefix(BYTE_ORDER_MARK).unwrap_or(document);
-        let mut reader = serde_json::Deserializer::from_slice(document);
-        let found = Seek { names: &self.names, is_strict }.deserialize(&mut reader)?;
-        reader.end()?;
-        Ok(found)
-    }
+fn seek(
+    pointers: &[&JsonPointer],
+    document: &[u8],
+    is_strict: bool,
+) -> Result<AllFound, serde_json::Error> {
+    let document = document.strip_prefix(BYTE_ORDER_MARK).unwrap_or(document);
+    let mut reader = serde_json::Deserializer::from_slice(document);
+    let wanted = pointers.iter().enumerate();
+    let wanted: Within<'_> =
+        wanted.map(|(place, pointer)| SoughtValue { names: &pointer.names, place }).collect();
+    let mut found: AllFound = pointers.iter().map(|_| None).collect();
+    Seek { wanted: &wanted, found: &mut found, is_strict }.deserialize(&mut reader)?;
+    reader.end()?;
+    Ok(found)
 }
 
 /// Whether some programs take two names for one: Go and .NET fold case, and protobuf takes `maxTokens` for `max_tokens`.
@@ -112,93 +143,130 @@ fn are_alike(one: &str, other: &str) -> bool {
     plain(one) == plain(other)
 }
 
+// === impl SoughtValue ===
+
+impl<'a> SoughtValue<'a> {
+    /// The same pointer within the member or item of this name.
+    fn within(self, is_name: impl Fn(&str) -> bool) -> Option<Self> {
+        let (first, names) = self.names.split_first()?;
+        is_name(first).then_some(Self { names, ..self })
+    }
+
+    fn first(self) -> Option<&'a String> {
+        self.names.first()
+    }
+}
+
 // === impl Seek ===
 
-impl<'de> DeserializeSeed<'de> for Seek<'_> {
-    type Value = Found;
+impl<'de> DeserializeSeed<'de> for Seek<'_, '_> {
+    type Value = ();
 
-    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Found, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
         reader.deserialize_any(self)
     }
 }
 
-impl Seek<'_> {
-    /// A value that is no object and no array, as text.
-    fn scalar<E: Error>(&self, value: impl FnOnce() -> String) -> Result<Found, E> {
-        Ok(self.names.is_empty().then(value))
+impl Seek<'_, '_> {
+    /// Keeps a value that is no object and no array, as text.
+    fn scalar<E: Error>(self, value: impl Fn() -> String) -> Result<(), E> {
+        for wanted in self.wanted.iter().filter(|wanted| wanted.names.is_empty()) {
+            self.found[wanted.place] = Some(value());
+        }
+        Ok(())
+    }
+
+    /// Refuses a name that is `seen` already, or that some programs take for one that is wanted.
+    fn check_name<E: Error>(&self, name: &str, seen: &mut SmallVec<[usize; 1]>) -> Result<(), E> {
+        for wanted in self.wanted {
+            match wanted.first() {
+                Some(first) if first == name && seen.contains(&wanted.place) => {
+                    return Err(E::custom(format_args!("`{first}` comes twice")));
+                }
+                Some(first) if first == name => seen.push(wanted.place),
+                Some(first) if are_alike(first, name) => {
+                    let why = format_args!("a name is taken for `{first}` by some programs");
+                    return Err(E::custom(why));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Seeks `within` a member or an item. The values of an earlier one with the same name are forgotten.
+    fn part<'b, 't>(&'t mut self, within: &'t [SoughtValue<'b>]) -> Seek<'b, 't> {
+        for wanted in within {
+            self.found[wanted.place] = None;
+        }
+        Seek { wanted: within, found: self.found, is_strict: self.is_strict }
     }
 }
 
-impl<'de> Visitor<'de> for Seek<'_> {
-    type Value = Found;
+impl<'de> Visitor<'de> for Seek<'_, '_> {
+    type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON value")
     }
 
-    fn visit_bool<E: Error>(self, value: bool) -> Result<Found, E> {
+    fn visit_bool<E: Error>(self, value: bool) -> Result<(), E> {
         self.scalar(|| value.to_string())
     }
 
-    fn visit_i64<E: Error>(self, value: i64) -> Result<Found, E> {
+    fn visit_i64<E: Error>(self, value: i64) -> Result<(), E> {
         self.scalar(|| value.to_string())
     }
 
-    fn visit_u64<E: Error>(self, value: u64) -> Result<Found, E> {
+    fn visit_u64<E: Error>(self, value: u64) -> Result<(), E> {
         self.scalar(|| value.to_string())
     }
 
     /// A whole number may be written `1e3` or `1000.0`; it is shown as `1000`. Zero has no sign.
-    fn visit_f64<E: Error>(self, value: f64) -> Result<Found, E> {
+    fn visit_f64<E: Error>(self, value: f64) -> Result<(), E> {
         self.scalar(|| (value + 0.0).to_string())
     }
 
-    fn visit_str<E: Error>(self, value: &str) -> Result<Found, E> {
+    fn visit_str<E: Error>(self, value: &str) -> Result<(), E> {
         self.scalar(|| value.to_owned())
     }
 
-    fn visit_unit<E: Error>(self) -> Result<Found, E> {
-        Ok(None)
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Found, A::Error> {
-        let (mut found, mut is_there) = (None, false);
+    fn visit_map<A: MapAccess<'de>>(mut self, mut members: A) -> Result<(), A::Error> {
+        let mut seen = SmallVec::new();
         while let Some(name) = members.next_key::<std::borrow::Cow<'de, str>>()? {
-            match self.names.split_first() {
-                Some((first, _)) if self.is_strict && is_there && *first == *name => {
-                    return Err(A::Error::custom(format_args!("`{first}` comes twice")));
-                }
-                Some((first, rest)) if *first == *name => {
-                    is_there = true;
-                    found = members.next_value_seed(Seek { names: rest, ..self })?;
-                }
-                Some((first, _)) if self.is_strict && are_alike(first, &name) => {
-                    let why = format_args!("a name is taken for `{first}` by some programs");
-                    return Err(A::Error::custom(why));
-                }
-                _ => drop(members.next_value::<IgnoredAny>()?),
+            if self.is_strict {
+                self.check_name(&name, &mut seen)?;
+            }
+            let within = self.wanted.iter().filter_map(|own| own.within(|first| first == name));
+            let within: Within<'_> = within.collect();
+            if within.is_empty() {
+                members.next_value::<IgnoredAny>()?;
+            } else {
+                members.next_value_seed(self.part(&within))?;
             }
         }
-        Ok(found)
+        Ok(())
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Found, A::Error> {
-        let (wanted, names) = match self.names.split_first() {
-            Some((name, rest)) => (index(name), rest),
-            None => (None, self.names),
-        };
-        let (mut found, mut i) = (None, 0);
-        loop {
-            if wanted == Some(i) {
-                match items.next_element_seed(Seek { names, ..self })? {
-                    Some(value) => found = value,
-                    None => return Ok(None),
-                }
-            } else if items.next_element::<IgnoredAny>()?.is_none() {
-                return Ok(found);
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut items: A) -> Result<(), A::Error> {
+        for i in 0.. {
+            let within =
+                self.wanted.iter().filter_map(|own| own.within(|name| index(name) == Some(i)));
+            let within: Within<'_> = within.collect();
+            let item = if within.is_empty() {
+                items.next_element::<IgnoredAny>()?.map(drop)
+            } else {
+                items.next_element_seed(self.part(&within))?
+            };
+            if item.is_none() {
+                break;
             }
-            i += 1;
         }
+        Ok(())
     }
 }
 
@@ -278,6 +346,30 @@ mod tests {
     fn refuses_a_body_that_can_be_read_in_two_ways(#[case] body: &str) {
         let pointer = JsonPointer::parse("/n").expect("a pointer");
         assert!(pointer.read(body.as_bytes()).is_err());
+    }
+
+    /// Each is found as if it were sought alone: in common objects and arrays, twice, and where a later member forgets one.
+    #[rstest]
+    #[case(&["/a/b", "/a/c", "/a/b"], r#"{"a":{"b":1,"x":[{"c":9}],"c":2}}"#, &["1", "2", "1"])]
+    #[case(&["/1/a", "/1/b", "/0"], r#"[0,{"b":2,"a":1},3]"#, &["1", "2", "0"])]
+    #[case(&["/a", "/a/b"], r#"{"a":{"b":1}}"#, &["", "1"])]
+    #[case(&["/a", "/a/b"], r#"{"a":{"b":1},"a":5}"#, &["5", ""])]
+    #[case(&["/a/b", "/a/c"], r#"{"a":{"b":1},"a":{"c":2}}"#, &["", "2"])]
+    #[case(&["/a/b", "/c"], r#"{"a":null,"c":2}"#, &["", "2"])]
+    #[case(&["/a", "/b"], r#"{"a":1,"b":2"#, &["", ""])]
+    fn finds_several_values_in_one_pass(
+        #[case] pointers: &[&str],
+        #[case] document: &str,
+        #[case] expected: &[&str],
+    ) {
+        let pointers: Vec<_> =
+            pointers.iter().map(|text| JsonPointer::parse(text).expect("a pointer")).collect();
+        let all: Vec<_> = pointers.iter().collect();
+        let together = JsonPointer::find_all(&all, document.as_bytes());
+        let alone: Vec<_> = all.iter().map(|pointer| pointer.find(document.as_bytes())).collect();
+        assert_eq!(together.to_vec(), alone);
+        let shown: Vec<_> = together.iter().map(|found| found.as_deref().unwrap_or("")).collect();
+        assert_eq!(shown, expected);
     }
 
     #[test]

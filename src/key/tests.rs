@@ -7,6 +7,7 @@ use rstest::rstest;
 
 mod costs;
 mod readings;
+mod sums;
 
 /// A request by its target and headers.
 fn request(target: &str, headers: &[(&str, &[u8])]) -> Request<()> {

@@ -14,7 +14,7 @@ use http::{
     header::{CONTENT_ENCODING, CONTENT_TYPE},
 };
 use smallvec::SmallVec;
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// The limits and header rules of the routes that share them.
@@ -135,7 +135,7 @@ impl RoutePolicy {
         config: &Config,
     ) -> Self {
         let may_be_zero =
-            charges.iter().enumerate().filter(|(_, charge)| charge.cost.template().is_some());
+            charges.iter().enumerate().filter(|(_, charge)| charge.cost.may_be_zero());
         let zeroes: u64 = may_be_zero.filter(|(i, _)| *i < 64).map(|(i, _)| 1 << i).sum();
         // The configuration allows few of them.
         let sets =
@@ -159,7 +159,7 @@ impl RoutePolicy {
             let limiter = &limiters[charge.limiter].limiter;
             limiter.key.iter().chain(limiter.fair.as_ref().map(|fair| &fair.by))
         });
-        let templates = keys.chain(charges.iter().filter_map(|charge| charge.cost.template()));
+        let templates = keys.chain(charges.iter().flat_map(|charge| charge.cost.templates()));
         let templates: Vec<_> = templates.chain(&route.key).collect();
         let reads_body = templates.iter().any(|template| template.reads_body());
         let mut read_headers: Vec<_> =
@@ -342,7 +342,7 @@ impl RoutePolicy {
 
     /// The limiters whose cost the answer says, each with the part of the answer and the index of its limiter. A limiter
     /// with several rates has a check for each of them.
-    pub(crate) fn settled(&self) -> impl Iterator<Item = (usize, usize, &TrueCost)> {
+    pub(crate) fn settled(&self) -> impl Iterator<Item = (usize, usize, &Arc<TrueCost>)> {
         self.owners.iter().enumerate().filter_map(|(check, CheckOwner { limiter, .. })| {
             let charge = self.charges.iter().find(|charge| charge.limiter == *limiter)?;
             Some((check, *limiter, charge.cost.settle()?))

@@ -6,7 +6,7 @@ mod events;
 
 use super::Body;
 use crate::{
-    key::{TrueCost, is_json},
+    key::{SaidCost, is_json},
     limit::{Reservation, Settled, Settlement},
     metrics::SettledPermits,
     plan::{Plan, RoutePolicy},
@@ -45,10 +45,8 @@ pub(super) struct Settling {
 #[derive(Debug)]
 struct OpenCost {
     settlement: Settlement,
-    part: TrueCost,
     metrics: SettledPermits,
-    /// The cost that the last event said which had one.
-    said: Option<i64>,
+    said: SaidCost,
 }
 
 #[derive(Debug)]
@@ -75,18 +73,16 @@ impl Settling {
             return None;
         }
         let mut open = SmallVec::new();
-        for (check, limiter, part) in policy.settled() {
+        for (check, limiter, cost) in policy.settled() {
             // A reservation has a part for each check that was asked.
             let Some(settlement) = reservation.settlement(check) else { continue };
             let metrics = plan.limiters[limiter].metrics.settled.clone();
-            let cost = OpenCost { settlement, part: part.clone(), metrics, said: None };
-            match part {
-                TrueCost::Header(_) => {
-                    if let Some(true_cost) = part.of_head(response.headers()) {
-                        cost.settle(true_cost);
-                    }
-                }
-                TrueCost::Body(_) => open.push(cost),
+            let said = SaidCost::of_head(cost, response.headers());
+            let cost = OpenCost { settlement, metrics, said };
+            if cost.said.reads_body() {
+                open.push(cost);
+            } else if let Some(true_cost) = cost.said.total() {
+                cost.settle(true_cost);
             }
         }
         if open.is_empty() {
@@ -104,9 +100,7 @@ impl Settling {
             CostSource::Document(kept) => kept.extend(piece, MOST),
             CostSource::Events(reader) => reader.read(piece, &mut |event| {
                 *passed += 1;
-                for cost in open.iter_mut() {
-                    cost.said = cost.part.of_document(event).or(cost.said);
-                }
+                open.iter_mut().for_each(|cost| cost.said.hear(event));
             }),
         }
     }
@@ -154,38 +148,31 @@ impl Settling {
     /// and the cost that was said last.
     pub(super) fn end_early(mut self) {
         self.hear_end();
-        for cost in &mut self.open {
-            let passed = cost.said.unwrap_or(0).max(self.passed);
-            cost.said = Some(passed).filter(|passed| *passed > cost.settlement.reserved());
+        for cost in self.open {
+            let passed = cost.said.total().unwrap_or(0).max(self.passed);
+            if passed > cost.settlement.reserved() {
+                cost.settle(passed);
+            }
         }
-        self.settle();
     }
 
     /// Settles, now that the body has ended.
     pub(super) fn end(mut self) {
         self.hear_end();
-        self.settle();
+        for cost in self.open {
+            if let Some(true_cost) = cost.said.total() {
+                cost.settle(true_cost);
+            }
+        }
     }
 
     /// Reads what the end of the body makes complete.
     fn hear_end(&mut self) {
         let open = &mut self.open;
-        let mut hear = |document: &[u8]| {
-            for cost in open.iter_mut() {
-                cost.said = cost.part.of_document(document).or(cost.said);
-            }
-        };
+        let mut hear = |document: &[u8]| open.iter_mut().for_each(|cost| cost.said.hear(document));
         match &mut self.source {
             CostSource::Document(kept) => hear(&kept.bytes),
             CostSource::Events(reader) => reader.end(&mut hear),
-        }
-    }
-
-    fn settle(self) {
-        for cost in self.open {
-            if let Some(true_cost) = cost.said {
-                cost.settle(true_cost);
-            }
         }
     }
 }

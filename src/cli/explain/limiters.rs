@@ -171,13 +171,14 @@ fn rule(limiter: &LimiterConfig) -> String {
 fn origin(charge: &Charge) -> String {
     match &charge.cost {
         Cost::Fixed(_) => String::new(),
-        Cost::FromRequest(template) => format!(" ({})", template.text()),
+        Cost::FromRequest(sum) => format!(" ({sum})"),
         Cost::Reserved(reserved) => {
-            let from = charge.cost.template().map_or_else(String::new, |template| {
-                format!(" from {}, default {}", template.text(), reserved.default)
-            });
+            let from = match reserved.reserve.fixed() {
+                Some(_) => String::new(),
+                None => format!(" from {}, default {}", reserved.reserve, reserved.default),
+            };
             let settle = reserved.settle.as_ref();
-            let settle = settle.map_or_else(String::new, |part| format!(", settled by {part}"));
+            let settle = settle.map_or_else(String::new, |cost| format!(", settled by {cost}"));
             format!(" (reserved{from}{settle})")
         }
     }

@@ -13,11 +13,11 @@ pub(in crate::config) const CHARGE: Keys = Keys {
             .says("the limiter that the request is charged to"),
         number("cost", 1..=u64::MAX).or(
             &[Kind::Template, Kind::Section(&RESERVED_COST)],
-            ", part of a request, or a [reserved cost](#a-cost-that-the-answer-says)",
+            ", part of a request, their [sum](#sums), or a [reserved cost](#a-cost-that-the-answer-says)",
         ).default("1")
             .says("the permits that a request takes, at most as many as the limiter can give at once; or a part of the \
-                request, such as `\"{header.x-cost}\"` or `\"{body./n}\"`: a request without the part costs 1, one with \
-                `0` there takes nothing, and one with another value than such a number is answered 400. A `concurrency` \
+                request, such as `\"{header.x-cost}\"` or `\"{body./n}\"`: a part that is missing counts 1, a cost of `0` \
+                takes nothing, and a request with another value than such a number is answered 400. A `concurrency` \
                 limiter takes no cost"),
     ],
     others: &[replaced("name", "limiter", "write it as in `{ limiter: a, cost: 5 }`")],
@@ -27,12 +27,12 @@ pub(in crate::config) const RESERVED_COST: Keys = Keys {
     name: "reserved_cost",
     meaning: "A cost that is reserved until the answer says the true one.",
     specs: &[
-        number("reserve", 1..=u64::MAX).or(&[Kind::Template], " or part of a request").required()
+        number("reserve", 1..=u64::MAX).or(&[Kind::Template], ", part of a request, or their [sum](#sums)").required()
             .says("the permits that are reserved, such as `\"{body./max_tokens}\"`. More than the limiter can give at \
                 once are cut to that number. With `settle` at least 1 is reserved, otherwise `0` takes nothing"),
         number("default", 1..=u64::MAX).default("1")
-            .says("the permits that are reserved where that part of the request is missing or no whole number"),
-        key("settle", Kind::Template).written("part of an answer")
+            .says("the number for each part of the request that is missing or no whole number"),
+        key("settle", Kind::Template).written("part of an answer, or a [sum](#sums)")
             .says("the part of the answer that has the true cost: `\"{response.header.NAME}\"`, or \
                 `\"{response.body./POINTER}\"` for a JSON body or the last event of a stream that has it. Permits beyond \
                 the true cost are refunded, and a shortfall is a debt that moves later slots"),

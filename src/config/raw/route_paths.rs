@@ -78,6 +78,6 @@ pub(super) fn parameters<'c>(
         .key
         .iter()
         .chain(tenant)
-        .chain(charge.cost.template())
+        .chain(charge.cost.templates())
         .flat_map(|template| template.path_parameters())
 }

@@ -16,7 +16,6 @@ use crate::{
         value::Value,
         yaml::YamlValue,
     },
-    key::TrueCost,
     path::Paths,
 };
 use http::Method;
@@ -129,8 +128,7 @@ impl ConfigReader {
         }
         let targets = upstream.map_or(&[][..], |upstream| &upstreams[upstream].targets);
         let mut headers = self.header_rules(&section, targets);
-        let settles = |charge: &Charge| matches!(charge.cost.settle(), Some(TrueCost::Body(_)));
-        if used.iter().any(settles) {
+        if used.iter().any(|charge| charge.cost.reads_answer()) {
             refuse_compression(&mut headers.request);
         }
         self.check_zeroes(&section, &used);
@@ -179,7 +177,7 @@ impl ConfigReader {
 
     /// Notes a mistake if too many costs of a route can be 0.
     fn check_zeroes(&mut self, section: &ConfigSection<'_>, charges: &[Charge]) {
-        let may_be_zero = |charge: &&Charge| charge.cost.template().is_some();
+        let may_be_zero = |charge: &&Charge| charge.cost.may_be_zero();
         if charges.iter().filter(may_be_zero).count() > MAX_ZEROES
             && let Some(field) = section.get("limiters")
         {

@@ -11,11 +11,12 @@ use crate::{
         unit,
         yaml::{self, YamlEntry, YamlNode, YamlValue},
     },
-    key::{Cost, Reserve, ReservedCost, TrueCost, fixed_cost},
+    key::{Cost, ReservedCost, Sum, TrueCost, fixed_cost},
     throttle::Condition,
     upstream::{HealthCheck, Target, Timeouts, Via, headers::Edits},
 };
 use http::{HeaderValue, header::ACCEPT_ENCODING, uri::PathAndQuery};
+use std::sync::Arc;
 
 impl ConfigReader {
     pub(super) fn upstreams(
@@ -286,7 +287,7 @@ impl ConfigReader {
 }
 
 impl ConfigReader {
-    /// Reads a cost: a number, a part of a request, or a map of what is reserved and how it is settled.
+    /// Reads a cost: a sum of numbers and parts of a request, or a map of what is reserved and how it is settled.
     fn cost(&mut self, field: &Field<'_>) -> Option<Cost> {
         // `{header.x-cost}` without quotes is a map, too.
         let is_reserved = match &field.node.value {
@@ -301,9 +302,9 @@ impl ConfigReader {
         let section = self.section(field, &RESERVED_COST)?;
         let what = ": the permits that are reserved until the answer says the cost";
         let reserve = self.required(&section, "reserve", what);
-        let reserve = reserve.and_then(|field| self.scalar(&field, Reserve::parse));
+        let reserve = reserve.and_then(|field| self.scalar(&field, Sum::parse_request));
         let default = self.read_by_or_default(&section, "default", fixed_cost);
-        let settle = self.read_by(&section, "settle", TrueCost::parse);
+        let settle = self.read_by(&section, "settle", TrueCost::parse_answer).map(Arc::new);
         Some(Cost::Reserved(Box::new(ReservedCost { reserve: reserve?, default, settle })))
     }
 }
@@ -331,11 +332,12 @@ fn never(cost: &Cost, limiter: &LimiterConfig) -> Option<String> {
         return (*cost != Cost::ONE).then(|| reason.into());
     }
     let most = limiter.least_capacity();
-    let cost = cost.fixed()?;
-    (cost > most).then(|| {
+    let least = cost.least();
+    (least > most).then(|| {
+        let or_more = if cost.fixed().is_some() { "" } else { "at least " };
         let whom = if limiter.capacity() > most { " to some of its keys" } else { "" };
         format!(
-            "a cost of {cost} is more than `{}` can ever give at once{whom}, which is {most}",
+            "a cost of {or_more}{least} is more than `{}` can ever give at once{whom}, which is {most}",
             limiter.name
         )
     })

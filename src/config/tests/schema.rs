@@ -117,6 +117,30 @@ fn the_schema_requires_the_keys_of_an_algorithm(#[case] limiter: &str, #[case] i
     assert_eq!(verdicts(&text), (is_right, is_right), "{limiter}");
 }
 
+#[rstest]
+#[case("5", true)]
+#[case("'{path.n:int}'", true)]
+#[case("'1 + 2*{query.n}+{body./a/b}'", true)]
+#[case("' 1000000000 * {header.x} '", true)]
+#[case("'{query.n} * 2'", false)]
+#[case("'{query.n}{query.n}'", false)]
+#[case("'2 - {query.n}'", false)]
+#[case("'1+1+1+1+1+1+1+1+{query.n}'", false)]
+#[case("'{response.body./n}'", false)]
+#[case(
+    "{ reserve: '1 + 5*{body./n}', settle: '{response.body./a} + 5*{response.header.b} + 1' }",
+    true
+)]
+#[case("{ reserve: 5, settle: '{query.n} + {response.header.b}' }", false)]
+#[case("{ reserve: 5, default: '1 + 1' }", false)]
+fn the_schema_and_the_parser_take_the_same_sums(#[case] cost: &str, #[case] is_right: bool) {
+    let text = format!(
+        "upstream: http://a\nlimiters: {{ a: 1000/s }}\nroutes:\n\
+         - {{ path: '/{{n}}', limiters: [{{ limiter: a, cost: {cost} }}] }}\n"
+    );
+    assert_eq!(verdicts(&text), (is_right, is_right), "{cost}");
+}
+
 #[test]
 fn every_file_under_config_is_valid_and_names_the_schema() {
     let mut files = 0;

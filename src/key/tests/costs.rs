@@ -1,6 +1,7 @@
 //! The costs of requests: numbers in their parts, and reserves that are settled.
 
 use super::*;
+use std::sync::Arc;
 
 #[rstest]
 #[case::number(b"5", Ok(5))]
@@ -44,7 +45,7 @@ fn a_missing_cost_is_one() {
 #[case::fraction("1.5", "is not a number")]
 #[case::word("many", "is not a number")]
 #[case::huge("9223372036854775808", "is not a number")]
-#[case::two_parts("{host}{path}", "is more than one part")]
+#[case::two_parts("{header.a}{header.b}", "has no `+` before `{header.b}`")]
 #[case::credential("{header.cookie}", "is a credential")]
 #[case::unknown("{cost}", "has the unknown part")]
 #[case::client("{client_ip}", "is never a number")]
@@ -61,9 +62,9 @@ fn a_reserve_that_is_settled_is_at_least_one() {
     for (named, is_settled, expected) in
         [("0", true, 1), ("0", false, 0), ("5", true, 5), ("99999999999999999999", true, 500)]
     {
-        let settle = || TrueCost::parse("{response.header.x}").expect("a part");
+        let settle = || Arc::new(TrueCost::parse_answer("{response.header.x}").expect("a part"));
         let cost = Cost::Reserved(Box::new(ReservedCost {
-            reserve: Reserve::parse("{header.x-cost}").expect("a reserve"),
+            reserve: Sum::parse_request("{header.x-cost}").expect("a reserve"),
             default: 7,
             settle: is_settled.then(settle),
         }));
