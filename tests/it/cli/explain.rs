@@ -87,6 +87,23 @@ fn explain_shows_keys_and_costs(#[case] more: &[&str], #[case] key: &str, #[case
     }
 }
 
+#[rstest]
+#[case::of_the_request("'1 + 2*{query.n}'", "cost 15 (1 + 2*{query.n})")]
+#[case::of_the_answer(
+    "{ reserve: '{query.n}+{query.m}', default: 9, settle: '3*{response.header.x} + {response.body./n}' }",
+    "cost 16 (reserved from {query.n} + {query.m}, default 9, settled by 3*{response.header.x} + {response.body./n})"
+)]
+fn explain_shows_sums(#[case] cost: &str, #[case] expected: &str) {
+    let yaml = format!(
+        "upstream: http://a\nlimiters: {{ a: 20/s }}\nroutes:\n\
+         - {{ suffix: '*', limiters: [{{ limiter: a, cost: {cost} }}], max_wait: 1s }}\n"
+    );
+    let (code, out, err) = with_file(&yaml, &["explain", "gateway.yaml", "GET", "/?n=7"], &[]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let words = out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains(expected), "{out}");
+}
+
 /// `explain` prints the refusal in the gateway's own words and exits with 1.
 #[rstest]
 #[case::no_route(&["GET", "/nothing"], "route none: 404 no-route")]
