@@ -181,7 +181,8 @@ impl ConfigReader {
         if charges.iter().filter(may_be_zero).count() > MAX_ZEROES
             && let Some(field) = section.get("limiters")
         {
-            let reason = format!("has more than {MAX_ZEROES} costs that are parts of the request");
+            let cure = "a number makes one greater, as in `1 + {query.n}`";
+            let reason = format!("has more than {MAX_ZEROES} costs that can be 0; {cure}");
             self.note_at(&field, &reason);
         }
     }

@@ -89,6 +89,26 @@ fn reports_one_mistake_in_a_charge(#[case] charge: &str, #[case] message: &str) 
     assert_eq!(error, format!("test.yaml:4:{column}: {message}"));
 }
 
+/// The gateway keeps a policy for each set of limiters at which a request can cost nothing.
+#[test]
+fn few_costs_of_a_route_can_be_zero() {
+    let route = |cost: &str| {
+        let name = |i: usize| format!("l{i}");
+        let limiters: Vec<_> = (0..7).map(|i| format!("{}: 5/s", name(i))).collect();
+        let charges: Vec<_> =
+            (0..7).map(|i| format!("{{ limiter: {}, cost: '{cost}' }}", name(i))).collect();
+        let (limiters, charges) = (limiters.join(", "), charges.join(", "));
+        format!(
+            "upstream: http://a\nlimiters: {{ {limiters} }}\nroutes: [{{ suffix: /a, limiters: [{charges}] }}]"
+        )
+    };
+    let error = parse(&route("2*{query.n}")).expect_err("must be refused").to_string();
+    let expected =
+        "has more than 6 costs that can be 0; a number makes one greater, as in `1 + {query.n}`";
+    assert!(error.ends_with(expected), "{error}");
+    assert!(parse(&route("1 + 2*{query.n}")).is_ok());
+}
+
 #[rstest]
 #[case::half("a: 5/s", "[a]", "50%", 500)]
 #[case::of_the_slowest("a: 5/s, b: 60/min", "[a, b]", "50%", 30_000)]

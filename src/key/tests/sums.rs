@@ -199,6 +199,11 @@ fn total(text: &str, documents: &[&str]) -> Option<i64> {
 #[case::of_both("{response.header.x-cost} + {response.body./out}", &[r#"{"out":2}"#], Some(9))]
 #[case::the_last_counts("{response.body./in} + {response.body./out}", &[r#"{"in":3,"out":2}"#, r#"{"in":9,"out":9}"#], Some(18))]
 #[case::in_several_events("{response.body./in} + {response.body./out}", &[r#"{"in":3}"#, r#"{"out":1}"#, r#"{"out":2}"#, "{}"], Some(5))]
+#[case::in_the_first_and_the_last(
+    "{response.body./message/usage/in} + 5*{response.body./usage/out}",
+    &[r#"{"message":{"usage":{"in":25,"out":1}}}"#, r#"{"usage":{"out":4}}"#, r#"{"usage":{"out":15}}"#],
+    Some(100)
+)]
 #[case::a_part_is_missing("{response.body./in} + {response.body./out}", &[r#"{"in":3}"#], None)]
 #[case::a_part_is_no_number("{response.body./in} + {response.body./out}", &[r#"{"in":3,"out":1.5}"#], None)]
 #[case::a_header_is_missing("{response.header.x-none} + {response.body./out}", &[r#"{"out":2}"#], None)]

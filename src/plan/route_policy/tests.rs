@@ -1,4 +1,10 @@
-use crate::{config::Config, plan::Plan};
+use crate::{
+    config::Config,
+    key::{Descriptor, Parts},
+    path::Paths,
+    plan::Plan,
+};
+use http::Request;
 use rstest::rstest;
 use std::{path::Path, sync::Arc};
 
@@ -30,6 +36,44 @@ fn routes_share_equal_policies(#[case] other: &str, #[case] expected: usize) {
     let plan = plan(["upstream: a, limiters: [x], max_wait: 2s", other]);
     let of_the_second = plan.counters[0].direct[1].policy;
     assert_eq!((plan.policies.len(), of_the_second), (expected, expected - 1));
+}
+
+/// Envoy asks about several calls at once, by parts that are its own.
+#[test]
+fn a_descriptor_is_charged_a_sum_for_each_hit() {
+    let text = "upstream: http://a\nroutes: [{ suffix: '*' }]\nservices: { envoy_rate_limit: 127.0.0.1:1 }\nlimiters: { a: 500/s }\n\
+                descriptors: [{ match: { n: '*' }, limiters: [{ limiter: a, cost: '1 + 2*{descriptor.n}' }] }]";
+    let config = Config::parse(text, "test", Path::new("."), &|_| None).expect("a config");
+    let plan = Plan::new(config, false);
+    let request = Request::new(());
+    let charged = |n: &str, hits| {
+        let parts = Parts {
+            client_ip: [10, 0, 0, 1].into(),
+            host: None,
+            method: request.method(),
+            uri: request.uri(),
+            headers: request.headers(),
+            body: None,
+            paths: Paths::default(),
+            template: None,
+            descriptor: Some(Descriptor(&[("n", n)])),
+        };
+        let checks = plan.policies[1].descriptor_checks(&plan.limiters, &parts, hits, None);
+        checks.map(|own| own.map(|own| own.checks[0].cost)).map_err(|unpayable| unpayable.why)
+    };
+    assert_eq!(charged("7", 3), Ok(Some(45)));
+    let refused = charged("x", 1).expect_err("no number");
+    assert!(refused.starts_with("the cost `x` in `{descriptor.n}` is not between 0 and 500"));
+}
+
+/// A policy is kept for each set of limiters at which a request can cost nothing.
+#[test]
+fn a_sum_with_a_number_is_never_zero() {
+    let charge = |cost| format!("limiters: [{{ limiter: x, cost: '{cost}' }}]");
+    let [one, other] = ["2*{query.n}", "1 + {query.n}"].map(charge);
+    let one = plan([&format!("upstream: a, {one}"), &format!("upstream: a, {other}")]);
+    let sets: Vec<_> = one.policies.iter().map(|policy| policy.without.len()).collect();
+    assert_eq!(sets, [1, 0]);
 }
 
 #[test]
