@@ -186,7 +186,7 @@ impl Failure {
             Self::MissingLimiter { .. } => {
                 (S::SERVICE_UNAVAILABLE, "limiter-missing", "The quota is not known")
             }
-            Self::Upstream(UpstreamError::Connect(_) | UpstreamError::Via { .. }) => {
+            Self::Upstream(UpstreamError::Connect(_) | UpstreamError::Via(_)) => {
                 (S::BAD_GATEWAY, "upstream-unreachable", "The upstream cannot be reached")
             }
             Self::Upstream(

@@ -4,14 +4,14 @@
 use super::{
     balance::Address,
     cluster::Cluster,
-    connect::{OpenError, open},
+    connect::{OpenError, OpenProgress, open},
     health::HealthCheck,
 };
 use http::{Request, StatusCode, Uri, header};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::{
-    sync::{Arc, Weak, atomic::AtomicBool},
+    sync::{Arc, Weak},
     time::Duration,
 };
 use tokio::{
@@ -80,7 +80,7 @@ async fn once(cluster: &Cluster, check: &HealthCheck, address: &Arc<Address>) {
 }
 
 async fn ask(cluster: &Cluster, check: &HealthCheck, address: &Address) -> Result<(), CheckError> {
-    let (stream, is_http2) = open(cluster, address, &AtomicBool::new(false)).await?;
+    let (stream, is_http2) = open(cluster, address, &OpenProgress::default()).await?;
     let io = TokioIo::new(stream);
     let target = &cluster.settings.targets[address.target];
     let request = Request::get(check.path.as_str()).header(header::USER_AGENT, USER_AGENT);

@@ -10,6 +10,7 @@ use super::{
     error::UpstreamError,
     target::Target,
     tls::UpstreamTls,
+    via::{Via, ViaCause},
 };
 use crate::{
     log::{Permit, Throttle},
@@ -173,6 +174,7 @@ impl Cluster {
         {
             tracing::warn!(
                 upstream = self.settings.name,
+                via = self.settings.via.as_ref().map(Via::host_and_port),
                 name,
                 suppressed,
                 kept = named.addresses.len(),
@@ -239,8 +241,12 @@ impl Cluster {
     }
 
     fn unknown(&self, target: usize) -> UpstreamError {
-        let name = self.settings.next_hop(target).host_name().to_owned();
         let source = self.names.lock()[target].failure.clone();
+        if let Some(via) = &self.settings.via {
+            let cause = source.map_or(ViaCause::NameTimeout, ViaCause::NoAddress);
+            return UpstreamError::Via(via.error(cause));
+        }
+        let name = self.settings.next_hop(target).host_name().to_owned();
         UpstreamError::Connect(Box::new(UnknownAddress { name, source }))
     }
 

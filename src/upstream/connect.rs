@@ -1,17 +1,17 @@
 //! Makes a connection to an address, its TLS handshake included. Speaks no HTTP and keeps no connection.
 
 use super::{
-    balance::Address, cluster::Cluster, error::UpstreamError, stream::UpstreamStream, via::ViaError,
+    balance::Address,
+    cluster::{Cluster, ClusterSettings},
+    error::UpstreamError,
+    stream::UpstreamStream,
+    via::{ViaCause, ViaError},
 };
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
-use std::{
-    io,
-    net::SocketAddr,
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
-    time::Duration,
-};
-use tokio::{net::TcpStream, time::timeout};
+use std::{io, net::SocketAddr, time::Duration};
+use tokio::net::TcpStream;
 
 /// The kernel probes an upstream that has sent nothing for 60 s, so that a host that lost its power is noticed.
 const KEEPALIVE: Duration = Duration::from_secs(60);
@@ -22,69 +22,111 @@ pub(super) enum OpenError {
     #[error("cannot connect to {0}")]
     Tcp(SocketAddr, #[source] io::Error),
     #[error("no TLS with {0}")]
-    Tls(SocketAddr, #[source] io::Error),
-    #[error("no tunnel through the proxy {0}")]
-    Via(SocketAddr, #[source] ViaError),
+    Tls(String, #[source] io::Error),
+    #[error(transparent)]
+    Via(ViaError),
     #[error("no HTTP with {0}")]
-    Http(SocketAddr, #[source] hyper::Error),
+    Http(String, #[source] hyper::Error),
     #[error("as many connections are open as the limit of open files allows")]
     TooMany,
 }
 
-/// The address of a proxy, for the log.
-#[derive(Debug, thiserror::Error)]
-#[error("the proxy is {0}")]
-struct ProxyAddress(SocketAddr);
+/// The step that an attempt to connect has reached, so that a time-out can say which one was slow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum OpenStep {
+    /// The address, which is that of the proxy if there is one, has accepted no connection.
+    #[default]
+    Tcp,
+    /// The proxy has accepted a connection.
+    Proxy,
+    /// The TLS handshake with the upstream has begun.
+    Tls,
+}
+
+/// The step of an attempt that is under way.
+pub(super) type OpenProgress = Mutex<OpenStep>;
 
 // === impl OpenError ===
 
 impl OpenError {
     /// Whether the process or the system has no file descriptor left, so that no other address would help.
     pub(super) fn is_own(&self) -> bool {
-        match self {
-            Self::TooMany => true,
-            Self::Tcp(_, error) => [Errno::MFILE, Errno::NFILE]
+        let is_own = |error: &io::Error| {
+            [Errno::MFILE, Errno::NFILE]
                 .iter()
-                .any(|no| Some(no.raw_os_error()) == error.raw_os_error()),
-            Self::Via(..) | Self::Tls(..) | Self::Http(..) => false,
+                .any(|no| Some(no.raw_os_error()) == error.raw_os_error())
+        };
+        matches!(self, Self::TooMany) || self.of_tcp().is_some_and(is_own)
+    }
+
+    /// The error of TCP, to the address or to the proxy; `None` if a later step failed.
+    pub(super) fn of_tcp(&self) -> Option<&io::Error> {
+        match self {
+            Self::Tcp(_, error) => Some(error),
+            Self::Via(error) => error.of_tcp(),
+            Self::Tls(..) | Self::Http(..) | Self::TooMany => None,
         }
     }
 }
 
 impl From<OpenError> for UpstreamError {
     fn from(error: OpenError) -> Self {
-        match &error {
-            OpenError::Via(proxy, why) => {
-                Self::Via { what: why.to_string(), source: ProxyAddress(*proxy).into() }
-            }
-            _ => Self::Connect(error.into()),
+        match error {
+            OpenError::Via(error) => Self::Via(error),
+            error => Self::Connect(error.into()),
         }
     }
 }
 
-/// Connects to `address`, and returns true with the stream if HTTP/2 is to be spoken on it. `in_handshake` becomes true
-/// once TCP is connected, so that a time-out can say which of the two was slow.
+/// Connects to `address`, and returns true with the stream if HTTP/2 is to be spoken on it. Notes each step in `progress`.
 pub(super) async fn open(
     cluster: &Cluster,
     address: &Address,
-    in_handshake: &AtomicBool,
+    progress: &OpenProgress,
 ) -> Result<(UpstreamStream, bool), OpenError> {
-    let (mut stream, socket) = tcp(address).await?;
-    if let Some(via) = &cluster.settings.via {
-        let target = &cluster.settings.targets[address.target];
-        // Before the time-out of the whole is over, so that the proxy is named as its cause.
-        let limit = cluster.settings.timeouts.connect.mul_f64(0.9);
-        let opened = timeout(limit, via.open(&mut stream, target)).await;
-        opened.unwrap_or(Err(ViaError::Timeout)).map_err(|error| OpenError::Via(socket, error))?;
+    let settings = &cluster.settings;
+    let (mut stream, socket) =
+        tcp(address).await.map_err(|error| match (&settings.via, error) {
+            (Some(via), OpenError::Tcp(_, error)) => {
+                OpenError::Via(via.error(ViaCause::Unconnected(error)))
+            }
+            (_, error) => error,
+        })?;
+    if let Some(via) = &settings.via {
+        *progress.lock() = OpenStep::Proxy;
+        let target = &settings.targets[address.target];
+        via.open(&mut stream, target).await.map_err(OpenError::Via)?;
     }
-    let http2 = cluster.settings.http2;
+    let http2 = settings.http2;
     let Some(tls) = &cluster.tls else { return Ok((UpstreamStream::plain(stream), http2)) };
-    in_handshake.store(true, Relaxed);
-    let connector = tls.connector(&cluster.settings.name);
+    *progress.lock() = OpenStep::Tls;
+    let connector = tls.connector(&settings.name);
     let stream = connector.connect(tls.name(address.target), stream).await;
-    let stream = stream.map_err(|error| OpenError::Tls(socket, error))?;
+    let stream = stream
+        .map_err(|error| OpenError::Tls(other_end(settings, address.target, socket), error))?;
     let chosen = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     Ok((UpstreamStream::tls(stream), http2 && chosen))
+}
+
+/// The name of the side that TLS and HTTP are spoken with, for the log. The address is that of the proxy if there is one.
+pub(super) fn other_end(settings: &ClusterSettings, target: usize, socket: SocketAddr) -> String {
+    match &settings.via {
+        None => socket.to_string(),
+        Some(via) => {
+            let host = String::from_utf8_lossy(settings.targets[target].host.as_bytes());
+            format!("{host} through the proxy {}", via.host_and_port())
+        }
+    }
+}
+
+/// The error of an attempt that took too long at this step.
+pub(super) fn late(cluster: &Cluster, step: OpenStep) -> UpstreamError {
+    match (&cluster.settings.via, step) {
+        (_, OpenStep::Tls) => UpstreamError::TlsTimeout,
+        (None, _) => UpstreamError::ConnectTimeout,
+        (Some(via), OpenStep::Tcp) => UpstreamError::Via(via.error(ViaCause::ConnectTimeout)),
+        (Some(via), OpenStep::Proxy) => UpstreamError::Via(via.error(ViaCause::AnswerTimeout)),
+    }
 }
 
 /// Has the kernel probe the other end of a connection.

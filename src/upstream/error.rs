@@ -1,6 +1,6 @@
 //! Names the reasons why a request has no response, or a response has no end. Decides nothing.
 
-use super::upload::UploadError;
+use super::{upload::UploadError, via::ViaError};
 use std::{
     error::Error,
     io::{self, ErrorKind},
@@ -12,16 +12,9 @@ pub enum UpstreamError {
     /// No connection could be made: the address refused it, the name has no address, or TLS failed.
     #[error("the upstream cannot be reached")]
     Connect(#[source] Box<dyn Error + Send + Sync>),
-    /// The proxy on the way to the upstream opened no tunnel: it answered with another status, or not in time.
-    #[error(
-        "the upstream cannot be reached, because of the proxy on the way to it (`via`): {what}"
-    )]
-    Via {
-        /// The answer of the proxy, for the caller.
-        what: String,
-        /// Its address, for the log.
-        source: Box<dyn Error + Send + Sync>,
-    },
+    /// The proxy on the way to the upstream cannot be reached, or opened no tunnel in time.
+    #[error(transparent)]
+    Via(ViaError),
     /// No TCP connection was made within `connect_timeout`.
     #[error("the upstream did not accept a connection in time")]
     ConnectTimeout,
@@ -81,12 +74,21 @@ pub enum WireError {
 // === impl UpstreamError ===
 
 impl UpstreamError {
+    /// Whether connecting again may help, as after a restart of the upstream or of its proxy.
+    pub(super) fn is_unconnected(&self) -> bool {
+        match self {
+            Self::Connect(_) => true,
+            Self::Via(error) => error.of_tcp().is_some(),
+            _ => false,
+        }
+    }
+
     /// Whether the upstream cannot have read a byte of the request, so that its permits can be refunded.
     pub fn is_unsent(&self) -> bool {
         matches!(
             self,
             Self::Connect(_)
-                | Self::Via { .. }
+                | Self::Via(_)
                 | Self::ConnectTimeout
                 | Self::TlsTimeout
                 | Self::Unsent(_)

@@ -84,8 +84,8 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// [`UpstreamError::Connect`], [`UpstreamError::ConnectTimeout`] or [`UpstreamError::TlsTimeout`] if no address could
-    /// be connected to.
+    /// [`UpstreamError::Connect`], [`UpstreamError::Via`], [`UpstreamError::ConnectTimeout`] or
+    /// [`UpstreamError::TlsTimeout`] if no address could be connected to.
     pub async fn connection(&self, until: Instant) -> Result<Connection, UpstreamError> {
         match find_source(&self.0, &[], true) {
             ConnectionSource::Ready(connection) => Ok(connection),
@@ -107,7 +107,8 @@ impl Pool {
         let pool = self.0.clone();
         tokio::spawn(async move {
             let next = find_source(&pool, &[], true);
-            let once = ConnectPolicy { may_reuse: true, since: None, until: None };
+            let once =
+                ConnectPolicy { may_reuse: true, since: None, until: None, spent: Duration::ZERO };
             if let Err(Ok(connection)) = made.send(begin(&pool, next, once).await) {
                 connection.recycle();
             }
@@ -120,8 +121,8 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// [`UpstreamError::Connect`], [`UpstreamError::ConnectTimeout`] or [`UpstreamError::TlsTimeout`] if no address could
-    /// be connected to.
+    /// [`UpstreamError::Connect`], [`UpstreamError::Via`], [`UpstreamError::ConnectTimeout`] or
+    /// [`UpstreamError::TlsTimeout`] if no address could be connected to.
     pub async fn connection_ahead(
         &self,
         pending: PendingConnection,
@@ -129,7 +130,7 @@ impl Pool {
     ) -> Result<Connection, UpstreamError> {
         let PendingConnection { made, since } = pending;
         match made.await {
-            Ok(Err(UpstreamError::Connect(_))) => {
+            Ok(Err(error)) if error.is_unconnected() => {
                 let next = find_source(&self.0, &[], true);
                 Box::pin(begin(&self.0, next, ConnectPolicy::since(since, until))).await
             }
@@ -159,8 +160,8 @@ impl Resend {
     ///
     /// # Errors
     ///
-    /// [`UpstreamError::Connect`], [`UpstreamError::ConnectTimeout`] or [`UpstreamError::TlsTimeout`] if no address could
-    /// be connected to.
+    /// [`UpstreamError::Connect`], [`UpstreamError::Via`], [`UpstreamError::ConnectTimeout`] or
+    /// [`UpstreamError::TlsTimeout`] if no address could be connected to.
     pub async fn connection(&self, until: Instant) -> Result<Connection, UpstreamError> {
         let Self { pool, address, .. } = self;
         let since = ConnectPolicy::since(Instant::now(), until);

@@ -3,7 +3,7 @@
 
 use super::target::Target;
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
-use std::{fmt, io};
+use std::{error::Error, fmt, io, sync::Arc};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -22,23 +22,57 @@ pub struct Via {
     authorization: Option<String>,
 }
 
-/// Why a proxy opened no tunnel.
+/// The error of an upstream that its proxy does not lead to.
+#[derive(Debug)]
+pub struct ViaError {
+    /// The host and port of the proxy, without user and password.
+    proxy: String,
+    cause: ViaCause,
+}
+
+/// Why no tunnel through a proxy is open.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ViaError {
+pub(super) enum ViaCause {
+    #[error("its name has no known address")]
+    NoAddress(#[source] Arc<dyn Error + Send + Sync>),
+    #[error("no DNS server answered for its name in time")]
+    NameTimeout,
+    #[error("it cannot be connected to")]
+    Unconnected(#[source] io::Error),
+    #[error("it did not accept a connection in time")]
+    ConnectTimeout,
+    #[error("it did not answer CONNECT in time")]
+    AnswerTimeout,
     #[error(
         "it answered 407: it wants a user and a password, as in `via: http://USER:PASSWORD@{0}`"
     )]
-    Unknown(String),
+    CredentialsMissing(String),
     #[error("it answered 407: it refuses the user or the password of `via`")]
-    Refused,
-    #[error("it answered {0} to the CONNECT to {1}")]
-    Status(u16, String),
-    #[error("it did not answer CONNECT in time")]
-    Timeout,
+    CredentialsRefused,
+    #[error(
+        "it answered 407 and takes {0} alone, but the gateway can only speak Basic to a proxy; have it take Basic, or \
+         name a proxy that speaks {0} to it"
+    )]
+    OtherAuthentication(String),
+    #[error("it answered {status} to the CONNECT to {to}")]
+    Refused {
+        /// The status of its answer.
+        status: u16,
+        /// The host and port that it was asked for.
+        to: String,
+    },
     #[error("its answer to CONNECT is not as HTTP/1.1 writes it; is it an HTTP proxy?")]
-    Syntax,
-    #[error("the connection to it failed")]
-    Io(#[from] io::Error),
+    NoHttp,
+    #[error("the connection to it broke before it answered CONNECT")]
+    Broken(#[from] io::Error),
+}
+
+/// The part of an answer to CONNECT that decides.
+#[derive(Debug, PartialEq, Eq)]
+struct ConnectAnswer {
+    status: u16,
+    /// The ways to name a user that a 407 offers, in place of Basic; empty if Basic is one of them, or none is named.
+    others: Vec<String>,
 }
 
 // === impl Via ===
@@ -78,12 +112,25 @@ impl Via {
         self.authorization.is_some()
     }
 
-    /// Asks the proxy at the other end of `stream` for a tunnel to `target`.
+    /// The host and port of the proxy.
+    pub(super) fn host_and_port(&self) -> String {
+        String::from_utf8_lossy(self.proxy.host.as_bytes()).into_owned()
+    }
+
+    pub(super) fn error(&self, cause: ViaCause) -> ViaError {
+        ViaError { proxy: self.host_and_port(), cause }
+    }
+
+    /// Asks the proxy at the other end of `stream` for a tunnel to `target`. Sets no time-out.
     pub(super) async fn open(
         &self,
         stream: &mut TcpStream,
         target: &Target,
     ) -> Result<(), ViaError> {
+        self.ask(stream, target).await.map_err(|cause| self.error(cause))
+    }
+
+    async fn ask(&self, stream: &mut TcpStream, target: &Target) -> Result<(), ViaCause> {
         let host = target.origin.host().unwrap_or_default();
         let authority = format!("{host}:{}", target.port());
         let mut request = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n");
@@ -97,16 +144,14 @@ impl Via {
             if stream.read_buf(&mut answer).await? == 0 {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }
-            match status(&answer)? {
-                None => {}
-                Some(200..=299) => return Ok(()),
-                Some(407) if self.has_credentials() => return Err(ViaError::Refused),
-                Some(407) => {
-                    let host = String::from_utf8_lossy(self.proxy.host.as_bytes());
-                    return Err(ViaError::Unknown(host.into_owned()));
-                }
-                Some(status) => return Err(ViaError::Status(status, authority)),
-            }
+            let Some(ConnectAnswer { status, others }) = read(&answer)? else { continue };
+            return Err(match status {
+                200..=299 => return Ok(()),
+                407 if !others.is_empty() => ViaCause::OtherAuthentication(others.join(" or ")),
+                407 if self.has_credentials() => ViaCause::CredentialsRefused,
+                407 => ViaCause::CredentialsMissing(self.host_and_port()),
+                status => ViaCause::Refused { status, to: authority },
+            });
         }
     }
 }
@@ -121,19 +166,66 @@ impl fmt::Debug for Via {
     }
 }
 
-/// The status of an answer; `None` if its head is not complete. A tunnel is silent until we speak, so that nothing may follow
-/// the head of one that is open.
-fn status(answer: &[u8]) -> Result<Option<u16>, ViaError> {
+// === impl ViaError ===
+
+impl ViaError {
+    /// The error of the attempt to connect to the proxy, if that failed.
+    pub(super) fn of_tcp(&self) -> Option<&io::Error> {
+        match &self.cause {
+            ViaCause::Unconnected(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for ViaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { proxy, cause } = self;
+        write!(f, "the upstream cannot be reached, because of the proxy {proxy} (`via`): {cause}")
+    }
+}
+
+impl Error for ViaError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.cause.source()
+    }
+}
+
+/// Reads an answer; `None` if its head is not complete. A tunnel is silent until we speak, so that nothing may follow the head
+/// of one that is open.
+fn read(answer: &[u8]) -> Result<Option<ConnectAnswer>, ViaCause> {
     let mut fields = [httparse::EMPTY_HEADER; HEADERS];
     let mut head = httparse::Response::new(&mut fields);
     match head.parse(answer) {
-        Ok(httparse::Status::Complete(end)) => match head.code {
-            Some(200..=299) if end < answer.len() => Err(ViaError::Syntax),
-            code => Ok(code),
-        },
+        Ok(httparse::Status::Complete(end)) => {
+            let status = head.code.ok_or(ViaCause::NoHttp)?;
+            if matches!(status, 200..=299) && end < answer.len() {
+                return Err(ViaCause::NoHttp);
+            }
+            Ok(Some(ConnectAnswer { status, others: other_schemes(head.headers) }))
+        }
         Ok(httparse::Status::Partial) if answer.len() < ANSWER => Ok(None),
-        _ => Err(ViaError::Syntax),
+        _ => Err(ViaCause::NoHttp),
     }
+}
+
+/// The authentication schemes of `Proxy-Authenticate` (RFC 9110 section 11.7.1), at most three; none if Basic is among them.
+fn other_schemes(fields: &[httparse::Header<'_>]) -> Vec<String> {
+    let of_name =
+        |field: &&httparse::Header<'_>| field.name.eq_ignore_ascii_case("proxy-authenticate");
+    let values = fields.iter().filter(of_name).filter_map(|field| str::from_utf8(field.value).ok());
+    // A list has parameters of a scheme, too: `Digest realm="x", qop="auth", Basic realm="x"`.
+    let words =
+        values.flat_map(|value| value.split(',')).filter_map(|item| item.split_whitespace().next());
+    let is_scheme =
+        |word: &&str| word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    let mut schemes: Vec<_> =
+        words.filter(is_scheme).map(|word| word[..word.len().min(20)].to_owned()).collect();
+    if schemes.iter().any(|scheme| scheme.eq_ignore_ascii_case("basic")) {
+        schemes.clear();
+    }
+    schemes.truncate(3);
+    schemes
 }
 
 /// Reads a user or a password, in which `%40` stands for `@`.
@@ -192,6 +284,18 @@ mod tests {
     #[case::more_than_a_head("HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 200 OK\r\n", None)]
     #[case::no_http("SSH-2.0-x\r\n", None)]
     fn an_answer_is_read(#[case] answer: &str, #[case] expected: Option<Option<u16>>) {
-        assert_eq!(status(answer.as_bytes()).ok(), expected);
+        let answer = read(answer.as_bytes()).ok();
+        assert_eq!(answer.map(|read| read.map(|answer| answer.status)), expected);
+    }
+
+    #[rstest]
+    #[case::none("", &[])]
+    #[case::negotiate("Proxy-Authenticate: Negotiate\r\nproxy-authenticate: NTLM\r\n", &["Negotiate", "NTLM"])]
+    #[case::digest("Proxy-Authenticate: Digest realm=\"a b\", qop=\"auth\", nonce=\"x\"\r\n", &["Digest"])]
+    #[case::basic_too("Proxy-Authenticate: Negotiate, BASIC realm=\"x\"\r\n", &[])]
+    #[case::basic_alone("Proxy-Authenticate: Basic\r\n", &[])]
+    fn schemes_that_are_not_spoken_are_named(#[case] fields: &str, #[case] others: &[&str]) {
+        let answer = format!("HTTP/1.1 407 No\r\n{fields}\r\n");
+        assert_eq!(read(answer.as_bytes()).unwrap().unwrap().others, others);
     }
 }

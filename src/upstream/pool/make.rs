@@ -7,7 +7,7 @@ use crate::{
     tls::client::Chain,
     upstream::{
         balance::{Address, AddressFailure, PickedAddress},
-        connect::{OpenError, open},
+        connect::{OpenError, OpenProgress, OpenStep, late, open, other_end},
         connection::Connection,
         error::UpstreamError,
         h1::H1Connection,
@@ -19,10 +19,7 @@ use crate::{
 use smallvec::SmallVec;
 use std::{
     pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
 use tokio::{
@@ -61,6 +58,8 @@ pub(super) struct ConnectPolicy {
     pub(super) since: Option<Instant>,
     /// The end of the time that the request may wait. A dead address gets no more. `None`: no request waits.
     pub(super) until: Option<Instant>,
+    /// The part of `connect_timeout` that the first attempt has no more, because the name took it.
+    pub(super) spent: Duration,
 }
 
 /// Picks the connection or the address for a request that has `tried` some addresses in vain.
@@ -94,16 +93,18 @@ pub(super) fn find_source(
 pub(super) async fn begin(
     pool: &Arc<PoolState>,
     mut source: ConnectionSource,
-    policy: ConnectPolicy,
+    mut policy: ConnectPolicy,
 ) -> Result<Connection, UpstreamError> {
     if let ConnectionSource::Nowhere = source {
+        let begun = Instant::now();
         pool.cluster.first_address(pool.timeouts().connect).await?;
+        policy.spent = begun.elapsed();
         source = find_source(pool, &[], policy.may_reuse);
     }
     match source {
         ConnectionSource::Ready(connection) => Ok(connection),
         ConnectionSource::Connect(address, picked) => make(pool, address, picked, policy).await,
-        ConnectionSource::Nowhere => Err(UpstreamError::ConnectTimeout),
+        ConnectionSource::Nowhere => Err(late(&pool.cluster, OpenStep::Tcp)),
     }
 }
 
@@ -117,7 +118,7 @@ pub(super) async fn make(
     let limit = pool.timeouts().connect;
     let until = Instant::now() + limit * ATTEMPTS;
     let mut again = policy.since.map(|since| (PAUSE.0, since + limit));
-    let mut limit_now = limit;
+    let mut limit_now = limit.saturating_sub(policy.spent);
     let mut tried = SmallVec::<[Arc<Address>; 4]>::new();
     loop {
         let begun = Instant::now();
@@ -175,7 +176,7 @@ async fn attempt_with(
 ) -> Result<Wire, FailedAttempt> {
     match patience.map(|patience| patience.max(pool.lead())) {
         Some(patience) if patience < limit => attempt_briefly(pool, address, limit, patience).await,
-        _ => attempt(pool, address, limit, &AtomicBool::new(false)).await,
+        _ => attempt(pool, address, limit, &OpenProgress::default()).await,
     }
 }
 
@@ -192,7 +193,9 @@ enum AttemptStep {
     Local,
     /// The address refused the connection.
     Tcp,
-    /// A time-out, or a later step: TLS or HTTP.
+    /// The address did not accept the connection in time.
+    Silent,
+    /// A later step: CONNECT, TLS or HTTP.
     Other,
 }
 
@@ -204,17 +207,19 @@ async fn attempt_briefly(
     limit: Duration,
     patience: Duration,
 ) -> Result<Wire, FailedAttempt> {
-    let too_slow =
-        || Err(FailedAttempt { error: UpstreamError::ConnectTimeout, at: AttemptStep::Other });
-    let in_handshake = Arc::new(AtomicBool::new(false));
+    let too_slow = || {
+        let error = late(&pool.cluster, OpenStep::Tcp);
+        Err(FailedAttempt { error, at: AttemptStep::Other })
+    };
+    let progress = Arc::<OpenProgress>::default();
     let mut attempted = pin!(async {
         let Some(probe) = address.probe() else {
-            return attempt(pool, address, limit, &in_handshake).await;
+            return attempt(pool, address, limit, &progress).await;
         };
         let (made, attempted) = oneshot::channel();
-        let (pool, address, in_handshake) = (pool.clone(), address.clone(), in_handshake.clone());
+        let (pool, address, progress) = (pool.clone(), address.clone(), progress.clone());
         tokio::spawn(async move {
-            let attempted = attempt(&pool, &address, limit, &in_handshake).await;
+            let attempted = attempt(&pool, &address, limit, &progress).await;
             drop(probe);
             drop(made.send(attempted));
         });
@@ -222,21 +227,21 @@ async fn attempt_briefly(
     });
     match timeout(patience, &mut attempted).await {
         Ok(attempted) => attempted,
-        // It accepts connections, and is slow with TLS.
-        Err(_) if in_handshake.load(Relaxed) => attempted.await,
+        // It accepts connections, and is slow with a later step.
+        Err(_) if *progress.lock() != OpenStep::Tcp => attempted.await,
         Err(_) => too_slow(),
     }
 }
 
-/// Connects to one address within `limit`. `in_handshake` becomes true once it has accepted the connection.
+/// Connects to one address within `limit`. Notes each step in `progress`.
 async fn attempt(
     pool: &Arc<PoolState>,
     address: &Arc<Address>,
     limit: Duration,
-    in_handshake: &AtomicBool,
+    progress: &OpenProgress,
 ) -> Result<Wire, FailedAttempt> {
     let begun = Instant::now();
-    let (error, at) = match timeout(limit, connect(pool, address, in_handshake)).await {
+    let (error, at) = match timeout(limit, connect(pool, address, progress)).await {
         Ok(Ok(wire)) => {
             pool.cluster.reached(address);
             return Ok(wire);
@@ -250,18 +255,18 @@ async fn attempt(
             (UpstreamError::Connect(Box::new(error)), AttemptStep::Local)
         }
         Ok(Err(error)) => {
-            let at = if matches!(error, OpenError::Tcp(..)) {
-                AttemptStep::Tcp
-            } else {
-                AttemptStep::Other
-            };
+            let is_tcp = error.of_tcp().is_some();
+            let at = if is_tcp { AttemptStep::Tcp } else { AttemptStep::Other };
             (error.into(), at)
         }
-        Err(_) if in_handshake.load(Relaxed) => (UpstreamError::TlsTimeout, AttemptStep::Other),
-        Err(_) => (UpstreamError::ConnectTimeout, AttemptStep::Other),
+        Err(_) => {
+            let step = *progress.lock();
+            let at = if step == OpenStep::Tcp { AttemptStep::Silent } else { AttemptStep::Other };
+            (late(&pool.cluster, step), at)
+        }
     };
-    // One that accepts connections may be slow with TLS, and is not dead.
-    if at == AttemptStep::Tcp || matches!(error, UpstreamError::ConnectTimeout) {
+    // One that accepts connections may be slow with a later step, and is not dead.
+    if matches!(at, AttemptStep::Tcp | AttemptStep::Silent) {
         address.note_unreached(begun, Instant::now());
     }
     Err(FailedAttempt { error, at })
@@ -271,11 +276,11 @@ async fn attempt(
 async fn connect(
     pool: &Arc<PoolState>,
     address: &Arc<Address>,
-    in_handshake: &AtomicBool,
+    progress: &OpenProgress,
 ) -> Result<Wire, OpenError> {
     let cluster = &pool.cluster;
     if !cluster.settings.http2 {
-        return connect_now(pool, address, in_handshake).await;
+        return connect_now(pool, address, progress).await;
     }
     let making = pool.idle.lock().of(address).making.clone();
     // An HTTP/1.1 connection cannot be shared, so nothing is gained by waiting for one.
@@ -294,20 +299,22 @@ async fn connect(
         return Ok(Wire::Http2(stream));
     }
     let _turn = turn.filter(|_| !takes_few);
-    connect_now(pool, address, in_handshake).await
+    connect_now(pool, address, progress).await
 }
 
 async fn connect_now(
     pool: &Arc<PoolState>,
     address: &Arc<Address>,
-    in_handshake: &AtomicBool,
+    progress: &OpenProgress,
 ) -> Result<Wire, OpenError> {
     let cluster = &pool.cluster;
     let socket = cluster.settings.sockets.take().await.ok_or(OpenError::TooMany)?;
     let guard = OpenConnection::new(&pool.open, socket);
     let started = Instant::now();
-    let (stream, http2) = open(cluster, address, in_handshake).await?;
-    let failed = |error| OpenError::Http(address.sockets[0], error);
+    let (stream, http2) = open(cluster, address, progress).await?;
+    let failed = |error| {
+        OpenError::Http(other_end(&cluster.settings, address.target, address.sockets[0]), error)
+    };
     let wire = if http2 {
         let session = H2Session::over(stream, guard).await.map_err(failed)?;
         let first = session.first();
@@ -330,6 +337,7 @@ async fn connect_now(
 impl ConnectPolicy {
     /// Uses an idle connection, or connects until `connect_timeout` after `since`, for a request that may wait until `until`.
     pub(super) fn since(since: Instant, until: Instant) -> Self {
-        Self { may_reuse: true, since: Some(since), until: Some(until) }
+        let spent = Duration::ZERO;
+        Self { may_reuse: true, since: Some(since), until: Some(until), spent }
     }
 }
