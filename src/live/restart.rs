@@ -15,7 +15,7 @@ pub(super) fn keep(running: &Config, config: &mut Config) -> Vec<&'static str> {
     kept("listen", keep_one(&running.listen, &mut config.listen));
     kept("admin", keep_one(&running.admin.listen, &mut config.admin.listen));
     kept("services", keep_services(running, config));
-    kept("forward", keep_one(&running.forward, &mut config.forward));
+    kept("forward", keep_forward(running, config));
     kept("workers", keep_one(&running.workers, &mut config.workers));
     kept("access_log", keep_one(&running.access_log, &mut config.access_log));
     kept("log", keep_one(&running.log, &mut config.log));
@@ -31,6 +31,17 @@ fn keep_one<T: Clone + PartialEq>(running: &T, new: &mut T) -> bool {
     running != new && {
         new.clone_from(running);
         true
+    }
+}
+
+/// Keeps the forward proxy that is in use, or the lack of one. `others` and `allow` take effect at once.
+fn keep_forward(running: &Config, config: &mut Config) -> bool {
+    match (&running.forward, &mut config.forward) {
+        (Some(running), Some(new)) => {
+            let is_listen = keep_one(&running.listen, &mut new.listen);
+            keep_one(&running.ca, &mut new.ca) || is_listen
+        }
+        (running, new) => keep_one(running, new),
     }
 }
 
@@ -96,6 +107,23 @@ mod tests {
         let (running, mut new) = (config(""), config(keys));
         assert_eq!(keep(&running, &mut new), named);
         assert_eq!(keep(&running, &mut new), [""; 0]);
+    }
+
+    #[test]
+    fn hosts_of_tunnels_change_at_once() {
+        let forward = |listen: &str, allow: &str| {
+            let ca = "ca: { cert: a.pem, key: a.key }, others: tunnel";
+            let text = format!(
+                "forward: {{ listen: '{listen}', {ca}, allow: [{allow}] }}\nupstream: http://a\nroutes: [{{ suffix: /a }}]\n"
+            );
+            Config::parse_offline(&text, "test").expect("a config").0
+        };
+        let running = forward("127.0.0.1:1", "a.example");
+        let mut new = forward("127.0.0.1:2", "b.example");
+        assert_eq!(keep(&running, &mut new), ["forward"]);
+        assert_eq!(keep(&running, &mut new), [""; 0]);
+        assert_eq!(new, forward("127.0.0.1:1", "b.example"));
+        assert_eq!(keep(&running, &mut config("")), ["forward"]);
     }
 
     #[test]

@@ -56,8 +56,8 @@ pub(crate) struct ForwardSettings {
 
 /// The hosts whose requests the forward proxy takes.
 pub(crate) enum ForwardHosts {
-    /// Those of upstreams; tunnels lead to those that a pattern takes.
-    Upstreams(Vec<HostPattern>),
+    /// Those of upstreams; tunnels lead to those that the configuration allows.
+    Upstreams,
     /// All of them, or those with these names; tunnels lead to the others. Certificates are checked with `roots`.
     Any { only: Vec<String>, roots: Arc<RootCertStore> },
 }
@@ -72,7 +72,7 @@ pub(super) struct ForwardDoor {
 }
 
 enum DoorHosts {
-    Upstreams(Vec<HostPattern>),
+    Upstreams,
     Any { only: Vec<String>, pools: Arc<HostPools> },
 }
 
@@ -100,7 +100,7 @@ impl ForwardSettings {
             gauge.set(end as f64);
             gauge
         });
-        let own = Self::new(authority, ForwardHosts::Upstreams(forward.allow.clone()));
+        let own = Self::new(authority, ForwardHosts::Upstreams);
         Ok(Some(Self { _expiry, ..own }))
     }
 
@@ -122,9 +122,8 @@ impl ForwardSettings {
         own: &[SocketAddr],
     ) -> ForwardDoor {
         let off_limits = OffLimits::new(own.iter().copied());
-        let resolver = config.resolver.clone();
         let hosts = match &self.hosts {
-            ForwardHosts::Upstreams(allow) => DoorHosts::Upstreams(allow.clone()),
+            ForwardHosts::Upstreams => DoorHosts::Upstreams,
             ForwardHosts::Any { only, roots } => {
                 let upstream = &config.upstreams[0];
                 let pools = HostPools::new(HostSettings {
@@ -133,14 +132,14 @@ impl ForwardSettings {
                     pool_size: upstream.pool_size,
                     roots: roots.clone(),
                     sockets: sockets.clone(),
-                    resolver: resolver.clone(),
+                    resolver: config.resolver.clone(),
                     off_limits: off_limits.clone(),
                     metrics: metrics::addresses(&upstream.name),
                 });
                 DoorHosts::Any { only: only.clone(), pools: Arc::new(pools) }
             }
         };
-        let direct = DirectRoute { resolver, sockets: sockets.clone(), off_limits };
+        let direct = DirectRoute { sockets: sockets.clone(), off_limits };
         let (certificates, is_used) = (self.certificates.clone(), self.is_used.clone());
         ForwardDoor { certificates, hosts, is_used, direct }
     }
@@ -186,6 +185,7 @@ impl ForwardDoor {
         let plan = context.plan();
         let asked = asked::read(&mut tcp, early, &plan.config.limits).await.map_err(|_| None)?;
         let consent = asked.and_then(|origin| Ok((self.consent(&plan, &origin)?, origin)));
+        let resolver = plan.config.resolver.clone();
         drop(plan);
         let tunnelled = match consent {
             Err(failure) => Err(failure),
@@ -194,7 +194,7 @@ impl ForwardDoor {
                 return self.open(tcp, ip, origin).await;
             }
             Ok((Consent::Tunnel { may_be_local }, origin)) => {
-                self.tunnel(&origin, may_be_local).await
+                self.tunnel(&origin, may_be_local, &resolver).await
             }
         };
         match tunnelled {
@@ -221,9 +221,10 @@ impl ForwardDoor {
                 Consent::Open
             }
             DoorHosts::Any { .. } => Consent::Tunnel { may_be_local: true },
-            DoorHosts::Upstreams(allow) => {
+            DoorHosts::Upstreams => {
                 let forward = plan.forward.as_ref();
-                let mut patterns = allow.iter().filter(|pattern| pattern.takes(origin)).peekable();
+                let allow = plan.config.forward.iter().flat_map(|own| &own.allow);
+                let mut patterns = allow.filter(|pattern| pattern.takes(origin)).peekable();
                 if forward.is_some_and(|routes| routes.has_host(origin)) {
                     Consent::Open
                 } else if patterns.peek().is_some() {
@@ -281,8 +282,9 @@ impl ForwardDoor {
         &self,
         origin: &UrlOrigin,
         may_be_local: bool,
+        resolver: &[SocketAddr],
     ) -> Result<DirectConnection, Failure> {
-        self.direct.connect(origin, may_be_local).await.map_err(|error| {
+        self.direct.connect(origin, may_be_local, resolver).await.map_err(|error| {
             tracing::debug!(host = origin.host, port = origin.port, error = %Chain(&error), "no tunnel");
             match error {
                 DirectError::OffLimits(_) | DirectError::Loopback => {
@@ -296,7 +298,7 @@ impl ForwardDoor {
 
     fn connection(&self, tunnel: Option<UrlOrigin>) -> ForwardConnection {
         let pools = match &self.hosts {
-            DoorHosts::Upstreams(_) => None,
+            DoorHosts::Upstreams => None,
             DoorHosts::Any { pools, .. } => Some(pools.clone()),
         };
         ForwardConnection { tunnel, pools }

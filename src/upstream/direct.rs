@@ -20,8 +20,6 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// How tunnels to other hosts are opened.
 #[derive(Debug, Clone)]
 pub struct DirectRoute {
-    /// The DNS servers; those of the system if empty.
-    pub resolver: Vec<SocketAddr>,
     /// The bound of open connections, shared with the upstreams.
     pub sockets: Arc<Sockets>,
     /// The addresses that no tunnel leads to.
@@ -63,7 +61,8 @@ pub enum DirectError {
 // === impl DirectRoute ===
 
 impl DirectRoute {
-    /// Opens a connection to a host. Only a host that the configuration names may be this machine (`may_be_local`).
+    /// Opens a connection to a host. Only a host that the configuration names may be this machine (`may_be_local`). The
+    /// `resolver` has the DNS servers; those of the system are asked if it is empty.
     ///
     /// # Errors
     ///
@@ -72,8 +71,9 @@ impl DirectRoute {
         &self,
         origin: &UrlOrigin,
         may_be_local: bool,
+        resolver: &[SocketAddr],
     ) -> Result<DirectConnection, DirectError> {
-        let connect = self.connect_to_first(origin, may_be_local);
+        let connect = self.connect_to_first(origin, may_be_local, resolver);
         timeout(LIMIT, connect).await.unwrap_or(Err(DirectError::Timeout))
     }
 
@@ -81,9 +81,10 @@ impl DirectRoute {
         &self,
         origin: &UrlOrigin,
         may_be_local: bool,
+        resolver: &[SocketAddr],
     ) -> Result<DirectConnection, DirectError> {
         let mut last = DirectError::Timeout;
-        for ip in self.addresses(&origin.host).await? {
+        for ip in addresses(&origin.host, resolver).await? {
             let address = SocketAddr::new(ip, origin.port);
             if self.off_limits.has(address) {
                 last = OffLimitsError(address).into();
@@ -103,15 +104,15 @@ impl DirectRoute {
         }
         Err(last)
     }
+}
 
-    async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, DirectError> {
-        if let Ok(ip) = host.parse() {
-            return Ok(vec![ip]);
-        }
-        // No server is asked for it (RFC 6761 section 6.3).
-        if host == "localhost" || host.ends_with(".localhost") {
-            return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
-        }
-        lookup(host, &self.resolver).await.map_err(DirectError::Name)
+async fn addresses(host: &str, resolver: &[SocketAddr]) -> Result<Vec<IpAddr>, DirectError> {
+    if let Ok(ip) = host.parse() {
+        return Ok(vec![ip]);
     }
+    // No server is asked for it (RFC 6761 section 6.3).
+    if host == "localhost" || host.ends_with(".localhost") {
+        return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
+    }
+    lookup(host, resolver).await.map_err(DirectError::Name)
 }

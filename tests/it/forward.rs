@@ -4,6 +4,7 @@ mod escapes;
 mod tunnels;
 
 use crate::support::{Authority, Conn, Gateway, Head, Upstream, eventually, paceway_in, reply};
+use serde_json::json;
 use std::{fs, net::SocketAddr, sync::Arc};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -28,11 +29,8 @@ struct Forward {
 impl Forward {
     /// Starts it with this configuration, and `more` keys of the proxy.
     async fn start(yaml: &str, more: &str) -> Self {
-        let forward = format!(
-            "forward: {{ listen: 127.0.0.1:0, ca: {{ cert: ca.pem, key: ca.key }}{more} }}\n"
-        );
         let dir = tempfile::tempdir().expect("a directory");
-        let gateway = Gateway::start_in(dir, &(forward + yaml), |dir| {
+        let gateway = Gateway::start_in(dir, &with_proxy(yaml, more), |dir| {
             let made = paceway_in(dir, &["ca", "--cert", "ca.pem", "--key", "ca.key"], &[]);
             assert!(made.status.success(), "{made:?}");
         })
@@ -41,6 +39,17 @@ impl Forward {
         let line = events.iter().find(|line| line["message"] == "listening").expect("a line");
         let proxy = line["forward"].as_str().expect("an address").parse().expect("an address");
         Self { gateway, proxy }
+    }
+
+    /// Gives it another configuration, which needs no restart.
+    async fn reload(&self, yaml: &str, more: &str) {
+        self.gateway.rewrite(&with_proxy(yaml, more));
+        let answer = self.gateway.reload().await;
+        assert_eq!(
+            (answer.status, &answer.json()["needs_restart"]),
+            (200, &json!([])),
+            "{answer:?}"
+        );
     }
 
     /// A client that trusts it.
@@ -84,6 +93,11 @@ impl Forward {
         conn.send(bytes).await.expect("send");
         conn.answer().await.expect("an answer")
     }
+}
+
+fn with_proxy(yaml: &str, more: &str) -> String {
+    let ca = "ca: { cert: ca.pem, key: ca.key }";
+    format!("forward: {{ listen: 127.0.0.1:0, {ca}{more} }}\n{yaml}")
 }
 
 fn get(target: &str, host: &str, more: &str) -> String {
@@ -254,9 +268,7 @@ async fn a_reload_changes_the_hosts() {
         async move { forward.answer(&request).await }
     };
     assert_eq!(ask().await.status, 403);
-    let kept = "forward: { listen: 127.0.0.1:0, ca: { cert: ca.pem, key: ca.key } }\n";
-    forward.gateway.rewrite(&format!("{kept}upstream: {}\n{routes}", other.url()));
-    assert_eq!(forward.gateway.reload().await.status, 200);
+    forward.reload(&format!("upstream: {}\n{routes}", other.url()), "").await;
     let answer = eventually("the new upstream answers", async || {
         let answer = ask().await;
         (answer.status == 200).then_some(answer)
