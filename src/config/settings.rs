@@ -233,8 +233,11 @@ impl Config {
         };
         // Those of descriptors and of decisions are not written under `routes`.
         let routes = self.routes.iter().filter(|route| route.path != PathRule::Descriptor);
+        let forward = self.forward.as_ref();
+        let forward =
+            forward.map_or(String::new(), |own| format!(", forward proxy on {}", own.listen));
         format!(
-            "{}, {}, {}; store: {store}; listening on {}, admin on {}",
+            "{}, {}, {}; store: {store}; listening on {}, admin on {}{forward}",
             count(routes.count(), "route"),
             count(self.limiters.len(), "limiter"),
             count(self.upstreams.len(), "upstream"),

@@ -60,6 +60,7 @@ impl Config {
         warnings.extend(self.open_services());
         warnings.extend(self.open_admin());
         warnings.extend(self.open_tunnels());
+        warnings.extend(self.unguarded_proxy());
         warnings.extend(self.uncounted_gateways());
         warnings.extend(self.flaws.iter().cloned());
         for key in &self.clear_secrets {
@@ -123,6 +124,17 @@ impl Config {
                 forward.listen
             )
         })
+    }
+
+    /// Warns of a forward proxy on other hosts' networks, where `listen` is only for callers with a certificate.
+    fn unguarded_proxy(&self) -> Option<String> {
+        self.tls.as_ref()?.client_ca.as_ref()?;
+        let forward = self.forward.as_ref().filter(|own| !own.listen.ip().is_loopback())?;
+        Some(format!(
+            "`tls.client_ca` does not apply to `forward.listen`: everyone who reaches {} can use the proxy without a \
+             certificate; listen on a loopback address, or let a firewall choose the callers",
+            forward.listen
+        ))
     }
 
     /// Warns of upstreams that are the gateway itself. A program that mounts the proxy does not listen there.

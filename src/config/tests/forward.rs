@@ -10,6 +10,11 @@ use std::fs;
 
 /// Reads `forward` in a directory with an authority, and a certificate of a server.
 fn with(forward: &str) -> Result<Config, ConfigError> {
+    with_more(forward, "")
+}
+
+/// The same with `more` keys.
+fn with_more(forward: &str, more: &str) -> Result<Config, ConfigError> {
     let directory = tempfile::tempdir().expect("a directory");
     let put = |name: &str, text: &str| fs::write(directory.path().join(name), text).expect("write");
     let own = NewAuthority::make(1).expect("an authority");
@@ -18,7 +23,8 @@ fn with(forward: &str) -> Result<Config, ConfigError> {
     let made = rcgen::generate_simple_self_signed(["a.example".to_owned()]).expect("a certificate");
     put("a.pem", &made.cert.pem());
     put("a.key", &made.signing_key.serialize_pem());
-    let text = format!("forward: {forward}\nupstream: http://a\nroutes: [{{ suffix: '*' }}]\n");
+    let text =
+        format!("forward: {forward}\n{more}\nupstream: http://a\nroutes: [{{ suffix: '*' }}]\n");
     Config::parse(&text, "test.yaml", directory.path(), &|_| None)
 }
 
@@ -69,6 +75,31 @@ fn a_certificate_of_a_server_is_no_authority() {
             .contains("a.pem: holds a certificate that may sign no others; `paceway ca` makes one"),
         "{error}"
     );
+}
+
+#[test]
+fn the_summary_has_its_address() {
+    let config = with(&format!("{{ listen: 127.0.0.1:8888, {OWN} }}")).expect("a config");
+    let summary = config.summary();
+    assert!(summary.ends_with(", forward proxy on 127.0.0.1:8888"), "{summary}");
+}
+
+/// Certificates of callers guard `listen` alone.
+#[test]
+fn a_proxy_that_needs_no_certificate_is_warned_of() {
+    let tls = "cert: a.pem, key: a.key";
+    for (listen, tls, is_warned) in [
+        ("0.0.0.0:8888", format!("tls: {{ {tls}, client_ca: ca.pem }}"), true),
+        ("127.0.0.1:8888", format!("tls: {{ {tls}, client_ca: ca.pem }}"), false),
+        ("0.0.0.0:8888", format!("tls: {{ {tls} }}"), false),
+    ] {
+        let config = with_more(&format!("{{ listen: '{listen}', {OWN} }}"), &tls);
+        let warnings = config.expect("a config").warnings();
+        let said =
+            "`tls.client_ca` does not apply to `forward.listen`: everyone who reaches 0.0.0.0:8888";
+        let is_said = warnings.iter().any(|warning| warning.starts_with(said));
+        assert_eq!(is_said, is_warned, "{listen} {warnings:?}");
+    }
 }
 
 #[test]
