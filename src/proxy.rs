@@ -28,6 +28,7 @@ mod service;
 mod settling;
 mod websocket;
 mod tunnel;
+mod tunnel_record;
 mod upgrade;
 mod validate;
 
@@ -46,6 +47,7 @@ pub(crate) use request_id::X_REQUEST_ID;
 pub use request_json::json_body;
 pub use respond::Ending;
 pub(crate) use respond::{Replied, put_head};
+pub(crate) use tunnel_record::{TunnelBytes, TunnelRecord};
 
 use crate::{
     answer::Failure,

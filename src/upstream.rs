@@ -37,7 +37,7 @@ pub use body::ResponseBody;
 pub use by_host::{HostPoolError, HostPools, HostSettings};
 pub use cluster::{AddressMetrics, Cluster, ClusterSettings, Timeouts};
 pub use connection::Connection;
-pub use direct::{DirectConnection, DirectError, DirectRoute};
+pub use direct::{DirectConnection, DirectError, DirectRoute, DirectTerms};
 pub use error::{UpstreamError, WireError};
 pub use exchange::{Answered, RequestExtras, Resend, Sent, move_host};
 #[cfg(fuzzing)]

@@ -2,7 +2,7 @@
 //! answer has ended, or when its client has left. No header but the host, the request id, the trace id and, if the
 //! configuration says so, the user agent is in it.
 
-use super::{Client, Proxy, validate};
+use super::{Client, Proxy, TunnelBytes, validate};
 use crate::{
     config::{Service, priority_name},
     metrics::Outcome,
@@ -68,6 +68,19 @@ pub(super) struct LoggedResult {
     pub(super) attempts: u32,
 }
 
+/// The access line of a CONNECT to the forward proxy that leads to no request.
+pub(super) struct ConnectLine<'a> {
+    pub(super) client: IpAddr,
+    /// The host and port that it names.
+    pub(super) host: &'a str,
+    pub(super) outcome: Outcome,
+    pub(super) status: StatusCode,
+    /// The time from its head to its answer, or to the end of the tunnel.
+    pub(super) took: Duration,
+    /// The octets of a tunnel that was opened.
+    pub(super) bytes: Option<TunnelBytes>,
+}
+
 /// Logs bytes that were answered without having become a request.
 pub(super) fn unparsed(client: IpAddr, status: StatusCode) {
     tracing::info!(
@@ -81,6 +94,37 @@ pub(super) fn unparsed(client: IpAddr, status: StatusCode) {
         wait_ms = 0.0,
         status = status.as_u16(),
     );
+}
+
+// === impl ConnectLine ===
+
+impl ConnectLine<'_> {
+    pub(super) fn write(&self) {
+        tracing::info!(
+            target: "paceway::access",
+            client = %self.client,
+            method = "CONNECT",
+            host = valid_host(self.host),
+            path = "-",
+            route = "-",
+            limiter = "-",
+            outcome = self.outcome.name(),
+            wait_ms = 0.0,
+            total_ms = millis(self.took),
+            bytes_sent = self.bytes.map(|bytes| bytes.sent),
+            bytes_received = self.bytes.map(|bytes| bytes.received),
+            status = self.status.as_u16(),
+        );
+    }
+}
+
+fn millis(span: Duration) -> f64 {
+    (span.as_secs_f64() * 1e6).round() / 1e3
+}
+
+/// A host as a line shows it; `None` if it is no valid one.
+fn valid_host(host: &str) -> Option<&str> {
+    (host.len() <= 260 && validate::is_host(host.as_bytes())).then_some(host)
 }
 
 // === impl AccessLine ===
@@ -149,7 +193,6 @@ impl AccessLine {
     fn write(&self, redactor: &Redactor, result: &LoggedResult) {
         let plan = self.plan();
         let bound = result.bound.map(|limiter| plan.limiters[limiter].limiter.name.as_str());
-        let millis = |span: Duration| (span.as_secs_f64() * 1e6).round() / 1e3;
         let route = result.route.map(|route| &plan.config.routes[route]);
         let forwarded = route.filter(|_| self.service.is_none());
         let upstream = forwarded.map(|route| &plan.config.upstreams[route.upstream].name);
@@ -204,7 +247,7 @@ impl AccessLine {
     fn host(&self) -> Option<&str> {
         let own = self.host.as_ref().and_then(|host| host.to_str().ok());
         let host = self.uri.authority().map(|authority| authority.as_str()).or(own)?;
-        (host.len() <= 260 && validate::is_host(host.as_bytes())).then_some(host)
+        valid_host(host)
     }
 
     fn user_agent(&self) -> Option<&str> {

@@ -188,29 +188,26 @@ async fn serve(
     address: SocketAddr,
     mut permit: ConnectionPermit,
 ) {
-    let mut phases = context.phases.clone();
     let limit = context.client().header_timeout;
-    let handshake = tokio::select! {
-        biased;
-        handshake = timeout(limit, Handshake::perform(&context, tcp, address)) => handshake,
-        _ = phases.wait_for(|phase| *phase >= Phase::ClosingIdle) => return,
-    };
-    let handshake = match handshake {
-        Ok(Ok(Opened::Http(handshake))) => *handshake,
-        Ok(Ok(Opened::Tunnel(tunnel))) => return tunnel.run(permit, phases).await,
-        Ok(Err(Some(reason))) => return context.connections.refuse(reason),
-        // The client has disconnected.
-        Ok(Err(None)) => return,
-        Err(_) => return context.connections.refuse(Refusal::HeaderTimeout),
+    let perform = Handshake::perform(&context, tcp, address, &mut permit);
+    let mut opened = begin(&context, timely(limit, perform)).await;
+    let handshake = loop {
+        // Each step of a CONNECT has the whole time.
+        opened = match opened {
+            None => return,
+            Some(Opened::Http(handshake)) => break *handshake,
+            Some(Opened::Asked(asked)) => Box::pin(begin(&context, asked.answer(&context))).await,
+            Some(Opened::Granted(granted)) => {
+                Box::pin(begin(&context, timely(limit, granted.open()))).await
+            }
+            Some(Opened::Tunnel(tunnel)) => {
+                return Box::pin(tunnel.run(permit, context.phases.clone())).await;
+            }
+        };
     };
     let plan = context.plan();
     let config = &plan.config;
     let (is_tls, trusted) = (handshake.is_tls(), handshake.trusted(&config.trusted_proxies));
-    let (ip, most) = (handshake.address.ip, config.client.max_connections_per_address);
-    // A PROXY header has named the client.
-    if ip.to_canonical() != address.ip().to_canonical() && permit.count_for(ip, most).is_err() {
-        return;
-    }
     let Handshake { transport, early, protocol, address, forward, .. } = handshake;
     let stream = Arc::new(ClientStream::new(transport, early, protocol, permit, config.limits));
     let client = Client::new(address.ip, address.port, is_tls, trusted, stream.clone());
@@ -221,6 +218,31 @@ async fn serve(
         Protocol::Http2 => Box::pin(driver.http2()).await,
         Protocol::Http1 | Protocol::Tunnel => driver.http1().await,
     }
+}
+
+/// Waits for a step at the beginning of a connection, until the gateway closes idle ones. `None` ends the connection.
+async fn begin(
+    context: &ConnectionContext,
+    step: impl Future<Output = Result<Opened, Option<Refusal>>>,
+) -> Option<Opened> {
+    let mut phases = context.phases.clone();
+    let opened = tokio::select! {
+        biased;
+        opened = step => opened,
+        _ = phases.wait_for(|phase| *phase >= Phase::ClosingIdle) => return None,
+    };
+    if let Err(Some(reason)) = opened {
+        context.connections.refuse(reason);
+    }
+    opened.ok()
+}
+
+/// Lets a step take `limit` at most.
+async fn timely(
+    limit: Duration,
+    step: impl Future<Output = Result<Opened, Option<Refusal>>>,
+) -> Result<Opened, Option<Refusal>> {
+    timeout(limit, step).await.unwrap_or(Err(Some(Refusal::HeaderTimeout)))
 }
 
 /// Writes an answer to a client that is not served, and reads for up to 1 s until the client has closed, so that it receives

@@ -2,46 +2,37 @@
 //! host, and tunnels to hosts of no upstream. Forwards no request.
 
 mod asked;
+mod consent;
+mod steps;
 mod tunnel;
 
+pub(super) use steps::{AskedTunnel, GrantedTunnel};
 pub(super) use tunnel::BlindTunnel;
 
 use super::{
-    acceptor::say,
     context::ConnectionContext,
-    edge::serialized,
     error::ServerError,
-    handshake::{Handshake, Opened, detect},
-    proxy_protocol::ClientAddress,
+    handshake::{ArrivedClient, Handshake, Opened, detect},
     transport::Transport,
 };
 use crate::{
-    answer::Failure,
-    config::{Config, HostPattern},
-    metrics::{self, Protocol, Refusal},
-    plan::Plan,
+    config::Config,
+    metrics::{self, Refusal},
     proxy::ForwardConnection,
-    tls::{Authority, HostCertificates, client::Chain, server},
-    upstream::{
-        DirectConnection, DirectError, DirectRoute, HostPools, HostSettings, OffLimits, Sockets,
-        UpstreamError, UrlOrigin,
-    },
+    tls::{Authority, HostCertificates, server},
+    upstream::{DirectRoute, HostPools, HostSettings, OffLimits, Sockets, UrlOrigin},
 };
 use ::metrics::Gauge;
-use rustls::{RootCertStore, pki_types::ServerName};
+use rustls::RootCertStore;
 use std::{
     fmt,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
-use tokio::{io::AsyncWriteExt, net::TcpStream};
-use tokio_rustls::TlsAcceptor;
 
-/// The answer to a CONNECT; what follows it belongs to the tunnel (RFC 9110 section 9.3.6).
-const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
 /// The first byte of a TLS handshake (RFC 8446 section 5.1).
 const TLS_HANDSHAKE: u8 = 0x16;
 
@@ -74,14 +65,6 @@ pub(super) struct ForwardDoor {
 enum DoorHosts {
     Upstreams,
     Any { only: Vec<String>, pools: Arc<HostPools> },
-}
-
-/// The decision about a CONNECT.
-enum Consent {
-    /// The gateway answers as the host.
-    Open,
-    /// A tunnel, which may lead to this machine if the host was named.
-    Tunnel { may_be_local: bool },
 }
 
 // === impl ForwardSettings ===
@@ -154,146 +137,28 @@ impl fmt::Debug for ForwardSettings {
 // === impl ForwardDoor ===
 
 impl ForwardDoor {
-    /// Begins a connection: one with requests, or a tunnel. Sets no time-out.
+    /// Begins a connection: one with requests, or a CONNECT, of which it reads the head. Sets no time-out.
     ///
     /// # Errors
     ///
-    /// The reason to count; `None` for a client that left, or whose refusal is counted already.
+    /// `None`, for a client that left.
     pub(super) async fn accept(
-        &self,
+        self: &Arc<Self>,
         context: &ConnectionContext,
-        mut tcp: TcpStream,
-        remote: SocketAddr,
+        mut client: ArrivedClient,
     ) -> Result<Opened, Option<Refusal>> {
-        let (protocol, mut early) = detect(&mut tcp).await.map_err(|_| None)?;
+        let (protocol, mut early) = detect(&mut client.tcp).await.map_err(|_| None)?;
         self.is_used.store(true, Relaxed);
-        let ip = remote.ip();
-        if !asked::is_connect(&mut tcp, &mut early).await.map_err(|_| None)? {
-            let transport = Transport::Plain(tcp);
-            let address = ClientAddress { ip, port: context.port };
-            let forward = Some(self.connection(None));
-            return Ok(Handshake {
-                transport,
-                early,
-                protocol,
-                address,
-                is_anonymous: false,
-                forward,
-            }
-            .into());
+        if !asked::is_connect(&mut client.tcp, &mut early).await.map_err(|_| None)? {
+            let ArrivedClient { tcp, address, is_anonymous } = client;
+            let (transport, forward) = (Transport::Plain(tcp), Some(self.connection(None)));
+            return Ok(
+                Handshake { transport, early, protocol, address, is_anonymous, forward }.into()
+            );
         }
-        let plan = context.plan();
-        let asked = asked::read(&mut tcp, early, &plan.config.limits).await.map_err(|_| None)?;
-        let consent = asked.and_then(|origin| Ok((self.consent(&plan, &origin)?, origin)));
-        let resolver = plan.config.resolver.clone();
-        drop(plan);
-        let tunnelled = match consent {
-            Err(failure) => Err(failure),
-            Ok((Consent::Open, origin)) => {
-                tcp.write_all(ESTABLISHED).await.map_err(|_| None)?;
-                return self.open(tcp, ip, origin).await;
-            }
-            Ok((Consent::Tunnel { may_be_local }, origin)) => {
-                self.tunnel(&origin, may_be_local, &resolver).await
-            }
-        };
-        match tunnelled {
-            Ok(upstream) => {
-                tcp.write_all(ESTABLISHED).await.map_err(|_| None)?;
-                Ok(Opened::Tunnel(BlindTunnel { client: tcp, upstream }))
-            }
-            Err(failure) => {
-                let response = failure.response();
-                context.proxy.load().unparsed(ip.to_canonical(), response.status());
-                say(tcp, &serialized(&response, None)).await;
-                Err(None)
-            }
-        }
-    }
-
-    /// Decides a CONNECT.
-    fn consent(&self, plan: &Plan, origin: &UrlOrigin) -> Result<Consent, Failure> {
-        let (host, port) = (&origin.host, origin.port);
-        let consent = match &self.hosts {
-            DoorHosts::Any { only, .. }
-                if only.is_empty() || only.iter().any(|own| **own == **host) =>
-            {
-                Consent::Open
-            }
-            DoorHosts::Any { .. } => Consent::Tunnel { may_be_local: true },
-            DoorHosts::Upstreams => {
-                let forward = plan.forward.as_ref();
-                let allow = plan.config.forward.iter().flat_map(|own| &own.allow);
-                let mut patterns = allow.filter(|pattern| pattern.takes(origin)).peekable();
-                if forward.is_some_and(|routes| routes.has_host(origin)) {
-                    Consent::Open
-                } else if patterns.peek().is_some() {
-                    Consent::Tunnel { may_be_local: patterns.any(HostPattern::is_exact) }
-                } else {
-                    let why = format!("no upstream of this gateway is at {host}:{port}");
-                    return Err(Failure::Forbidden(why.into()));
-                }
-            }
-        };
-        if ServerName::try_from(&**host).is_err() {
-            return Err(Failure::Malformed(
-                "CONNECT names no host that a certificate can have".into(),
-            ));
-        }
-        Ok(consent)
-    }
-
-    /// Answers as the host of a tunnel: over TLS with a certificate for it, or in clear text, as the client begins.
-    async fn open(
-        &self,
-        mut tcp: TcpStream,
-        ip: IpAddr,
-        origin: UrlOrigin,
-    ) -> Result<Opened, Option<Refusal>> {
-        let mut first = [0; 1];
-        if tcp.peek(&mut first).await.map_err(|_| None)? == 0 {
-            return Err(None);
-        }
-        let address = ClientAddress { ip, port: origin.port };
-        let origin = origin.with_scheme(first[0] == TLS_HANDSHAKE);
-        let (transport, early, protocol) = if origin.is_https {
-            let config = self.certificates.config(&origin.host).map_err(|error| {
-                tracing::warn!(host = origin.host, error = %Chain(&error), "no certificate for the host");
-                Some(Refusal::Tls)
-            })?;
-            let accepted = Box::pin(TlsAcceptor::from(config).accept(tcp)).await;
-            let tls = Box::new(accepted.map_err(|error| {
-                tracing::debug!(host = origin.host, %error, "a client of the forward proxy does not trust its authority");
-                Some(Refusal::Tls)
-            })?);
-            let is_h2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
-            let protocol = if is_h2 { Protocol::Http2 } else { Protocol::Http1 };
-            (Transport::Tls(tls), Vec::new(), protocol)
-        } else {
-            let (protocol, early) = detect(&mut tcp).await.map_err(|_| None)?;
-            (Transport::Plain(tcp), early, protocol)
-        };
-        let forward = Some(self.connection(Some(origin)));
-        Ok(Handshake { transport, early, protocol, address, is_anonymous: false, forward }.into())
-    }
-
-    /// Opens the other side of a tunnel.
-    async fn tunnel(
-        &self,
-        origin: &UrlOrigin,
-        may_be_local: bool,
-        resolver: &[SocketAddr],
-    ) -> Result<DirectConnection, Failure> {
-        self.direct.connect(origin, may_be_local, resolver).await.map_err(|error| {
-            tracing::debug!(host = origin.host, port = origin.port, error = %Chain(&error), "no tunnel");
-            match error {
-                DirectError::OffLimits(_) | DirectError::Loopback => {
-                    Failure::Forbidden(error.to_string().into())
-                }
-                DirectError::Timeout => Failure::Upstream(UpstreamError::ConnectTimeout),
-                error => Failure::Upstream(UpstreamError::Connect(error.into())),
-            }
-        })
+        let limits = context.plan().config.limits;
+        let asked = asked::read(&mut client.tcp, early, &limits).await.map_err(|_| None)?;
+        Ok(Opened::Asked(Box::new(AskedTunnel { door: self.clone(), client, asked })))
     }
 
     fn connection(&self, tunnel: Option<UrlOrigin>) -> ForwardConnection {

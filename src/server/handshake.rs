@@ -2,8 +2,9 @@
 //! TLS, and the first bytes. Reads no request.
 
 use super::{
+    connection_limit::ConnectionPermit,
     context::ConnectionContext,
-    forward::BlindTunnel,
+    forward::{AskedTunnel, BlindTunnel, GrantedTunnel},
     proxy_protocol::{self, ClientAddress},
     transport::Transport,
 };
@@ -40,41 +41,43 @@ pub(super) struct Handshake {
 pub(super) enum Opened {
     /// It sends requests.
     Http(Box<Handshake>),
+    /// It asks the forward proxy for a tunnel.
+    Asked(Box<AskedTunnel>),
+    /// It has a tunnel to a host as which the gateway answers.
+    Granted(Box<GrantedTunnel>),
     /// It has a tunnel to a host of no upstream.
-    Tunnel(BlindTunnel),
+    Tunnel(Box<BlindTunnel>),
+}
+
+/// A connection whose client is known.
+pub(super) struct ArrivedClient {
+    pub(super) tcp: TcpStream,
+    pub(super) address: ClientAddress,
+    /// As [`Handshake::is_anonymous`].
+    pub(super) is_anonymous: bool,
 }
 
 // === impl Handshake ===
 
 impl Handshake {
     /// Reads the PROXY header if `remote` is a trusted proxy and sends one, makes the TLS connection, and finds out the
-    /// protocol. Sets no time-out.
+    /// protocol. Sets no time-out. The `permit` counts for the client that the header names.
     ///
     /// # Errors
     ///
     /// Returns the reason to count: a malformed PROXY header or a failed TLS handshake. Returns `None` for a client that
-    /// disconnected without having sent anything.
+    /// disconnected without having sent anything, or whose refusal is counted already.
     pub(super) async fn perform(
         context: &ConnectionContext,
-        mut tcp: TcpStream,
+        tcp: TcpStream,
         remote: SocketAddr,
+        permit: &mut ConnectionPermit,
     ) -> Result<Opened, Option<Refusal>> {
+        let client = ArrivedClient::of(context, tcp, remote, permit).await?;
         if let Some(door) = &context.forward {
-            return Box::pin(door.accept(context, tcp, remote)).await;
+            return Box::pin(door.accept(context, client)).await;
         }
-        let plan = context.plan();
-        let config = &plan.config;
-        let mut address = ClientAddress { ip: remote.ip(), port: context.port };
-        let mut is_anonymous = false;
-        let ip = address.ip.to_canonical();
-        // A program that calls a service speaks for itself.
-        let is_data = context.service.is_none();
-        if is_data && config.proxy_protocol && key::is_trusted(ip, &config.trusted_proxies) {
-            let read = proxy_protocol::read(&mut tcp).await;
-            let proxied = read.map_err(|_| Some(Refusal::ProxyProtocol))?;
-            is_anonymous = proxied.is_none();
-            address = proxied.unwrap_or(address);
-        }
+        let ArrivedClient { mut tcp, address, is_anonymous } = client;
         let tls = context.tls.borrow().clone();
         let Some(tls) = tls else {
             let (protocol, early) = detect(&mut tcp).await.map_err(|_| None)?;
@@ -101,6 +104,36 @@ impl Handshake {
 
     pub(super) fn is_tls(&self) -> bool {
         matches!(self.transport, Transport::Tls(_))
+    }
+}
+
+// === impl ArrivedClient ===
+
+impl ArrivedClient {
+    /// Reads the PROXY header if `remote` is a trusted proxy.
+    async fn of(
+        context: &ConnectionContext,
+        mut tcp: TcpStream,
+        remote: SocketAddr,
+        permit: &mut ConnectionPermit,
+    ) -> Result<Self, Option<Refusal>> {
+        let plan = context.plan();
+        let config = &plan.config;
+        let ip = remote.ip().to_canonical();
+        let own = ClientAddress { ip: remote.ip(), port: context.port };
+        // A program that calls a service speaks for itself.
+        let is_data = context.service.is_none();
+        if !is_data || !config.proxy_protocol || !key::is_trusted(ip, &config.trusted_proxies) {
+            return Ok(Self { tcp, address: own, is_anonymous: false });
+        }
+        let read = proxy_protocol::read(&mut tcp).await;
+        let proxied = read.map_err(|_| Some(Refusal::ProxyProtocol))?;
+        let address = proxied.unwrap_or(own);
+        if address.ip.to_canonical() != ip {
+            let most = config.client.max_connections_per_address;
+            permit.count_for(address.ip, most).map_err(|_| None)?;
+        }
+        Ok(Self { tcp, address, is_anonymous: proxied.is_none() })
     }
 }
 

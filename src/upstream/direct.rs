@@ -14,9 +14,6 @@ use std::{
 };
 use tokio::{net::TcpStream, time::timeout};
 
-/// The time that a name and a connection may take together, so that a client is answered within its `header_timeout`.
-const LIMIT: Duration = Duration::from_secs(5);
-
 /// How tunnels to other hosts are opened.
 #[derive(Debug, Clone)]
 pub struct DirectRoute {
@@ -24,6 +21,17 @@ pub struct DirectRoute {
     pub sockets: Arc<Sockets>,
     /// The addresses that no tunnel leads to.
     pub off_limits: OffLimits,
+}
+
+/// The part of the configuration that decides about one tunnel.
+#[derive(Debug, Clone, Copy)]
+pub struct DirectTerms<'c> {
+    /// Whether the host may be this machine: only one that the configuration names may.
+    pub may_be_local: bool,
+    /// The DNS servers; those of the system if empty.
+    pub resolver: &'c [SocketAddr],
+    /// The time that a name and a connection may take together.
+    pub limit: Duration,
 }
 
 /// A connection for a tunnel. It takes the place of one to an upstream.
@@ -61,8 +69,7 @@ pub enum DirectError {
 // === impl DirectRoute ===
 
 impl DirectRoute {
-    /// Opens a connection to a host. Only a host that the configuration names may be this machine (`may_be_local`). The
-    /// `resolver` has the DNS servers; those of the system are asked if it is empty.
+    /// Opens a connection to a host.
     ///
     /// # Errors
     ///
@@ -70,25 +77,23 @@ impl DirectRoute {
     pub async fn connect(
         &self,
         origin: &UrlOrigin,
-        may_be_local: bool,
-        resolver: &[SocketAddr],
+        terms: DirectTerms<'_>,
     ) -> Result<DirectConnection, DirectError> {
-        let connect = self.connect_to_first(origin, may_be_local, resolver);
-        timeout(LIMIT, connect).await.unwrap_or(Err(DirectError::Timeout))
+        let connect = self.connect_to_first(origin, terms);
+        timeout(terms.limit, connect).await.unwrap_or(Err(DirectError::Timeout))
     }
 
     async fn connect_to_first(
         &self,
         origin: &UrlOrigin,
-        may_be_local: bool,
-        resolver: &[SocketAddr],
+        terms: DirectTerms<'_>,
     ) -> Result<DirectConnection, DirectError> {
         let mut last = DirectError::Timeout;
-        for ip in addresses(&origin.host, resolver).await? {
+        for ip in addresses(&origin.host, terms.resolver).await? {
             let address = SocketAddr::new(ip, origin.port);
             if self.off_limits.has(address) {
                 last = OffLimitsError(address).into();
-            } else if !may_be_local && is_of_this_host(ip) {
+            } else if !terms.may_be_local && is_of_this_host(ip) {
                 last = DirectError::Loopback;
             } else {
                 let socket = self.sockets.take().await.ok_or(DirectError::TooMany)?;

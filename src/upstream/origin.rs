@@ -45,6 +45,12 @@ impl UrlOrigin {
         Self::of(target.is_https(), target.origin.authority()?.as_str())
     }
 
+    /// The host and port as a CONNECT names them.
+    pub fn host_and_port(&self) -> String {
+        let brackets = if self.host.contains(':') { ["[", "]"] } else { ["", ""] };
+        format!("{}{}{}:{}", brackets[0], self.host, brackets[1], self.port)
+    }
+
     /// The same host and port with the other scheme.
     pub fn with_scheme(&self, is_https: bool) -> Self {
         Self { is_https, ..self.clone() }

@@ -104,7 +104,7 @@ fn json(line: &str) -> Result<LoggedRequest, LineError> {
     let need = |name: &str| text(name).ok_or_else(|| bad(format!("no `{name}`")));
     let micros = |name: &str| line[name].as_f64().map(|millis| (millis.max(0.0) * 1e3) as Micros);
     let (method, path) = (need("method")?, need("path")?);
-    if method == "-" {
+    if method == "-" || path == "-" {
         return Err(LineError::NoRequest);
     }
     let time = need("timestamp")?;
@@ -253,7 +253,10 @@ mod tests {
 
     #[test]
     fn a_logged_line_without_a_request_is_an_error() {
-        let line = r#"::1 - - [23/Nov/2026:11:00:02 +0100] "\x16\x03" 400 1 "-" "-""#;
-        assert_eq!(LoggedRequest::parse(line).err(), Some(LineError::NoRequest));
+        let bytes = r#"::1 - - [23/Nov/2026:11:00:02 +0100] "\x16\x03" 400 1 "-" "-""#;
+        let tunnel = r#"{"method":"CONNECT","host":"a:443","path":"-","outcome":"passed"}"#;
+        for line in [bytes, tunnel] {
+            assert_eq!(LoggedRequest::parse(line).err(), Some(LineError::NoRequest));
+        }
     }
 }

@@ -12,7 +12,7 @@ pub(in crate::config) const CLIENT: Keys = Keys {
         duration("header_timeout", MILLISECOND..=DAY).default("10s")
             .says("from the first byte of a request to the end of its headers: then 408. It also bounds the time until \
                 the first byte of a new connection, and a TLS handshake with its PROXY header: then the connection is \
-                closed"),
+                closed. In the [forward proxy](forward.md) it bounds each of CONNECT, connecting and TLS"),
         duration("idle_timeout", MILLISECOND..=DAY).default("75s")
             .says("between two requests of a connection. Then it is closed"),
         duration("body_timeout", MILLISECOND..=DAY).default("30s")
