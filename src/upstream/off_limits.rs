@@ -2,6 +2,7 @@
 //! gateway itself.
 
 use std::{
+    io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     sync::Arc,
 };
@@ -28,6 +29,8 @@ pub const METADATA: [IpAddr; 14] = [
     six([0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1]),
     six([0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42]),
 ];
+/// A port for sockets that send nothing.
+const ANY_PORT: u16 = 9;
 /// The prefix of IPv4 addresses that a translator reaches (NAT64, RFC 6052 section 2.1).
 const TRANSLATED: [u16; 6] = [0x64, 0xff9b, 0, 0, 0, 0];
 
@@ -92,16 +95,48 @@ fn plain(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// Whether a socket of this host can have the address.
+/// Whether the address is one of this host. No packet is sent.
 pub(super) fn is_of_this_host(ip: IpAddr) -> bool {
     let ip = plain(ip);
-    ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
+    ip.is_loopback() || is_own_source(ip).unwrap_or(false)
+}
+
+/// Whether the kernel sends from the address. With `ip_nonlocal_bind` it lets sockets have addresses of other hosts, so that
+/// binding alone says nothing.
+fn is_own_source(ip: IpAddr) -> io::Result<bool> {
+    if ip.is_ipv4() {
+        // A second address of an interface is not the one that is chosen for itself. A foreign source has no route.
+        UdpSocket::bind((ip, 0))?.connect((ip, ANY_PORT))?;
+        return Ok(true);
+    }
+    // Of several sources the destination itself comes first (RFC 6724 section 5, rule 1).
+    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
+    socket.connect((ip, ANY_PORT))?;
+    Ok(socket.local_addr()?.ip() == ip)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use rstest::rstest;
+
+    /// `192.0.2.1` is the address of no host (RFC 5737 section 3).
+    #[test]
+    fn an_address_is_of_this_host_if_packets_are_sent_from_it() {
+        for (foreign, any) in [("192.0.2.1", "0.0.0.0"), ("2001:db8::1", "::")] {
+            let foreign: IpAddr = foreign.parse().unwrap();
+            assert!(!is_of_this_host(foreign));
+            // A machine without a network has no source for it.
+            let own = UdpSocket::bind((any, 0)).and_then(|socket| {
+                socket.connect((foreign, ANY_PORT))?;
+                socket.local_addr()
+            });
+            assert!(own.is_err() || own.is_ok_and(|own| is_of_this_host(own.ip())));
+        }
+        for own in ["127.0.0.1", "127.3.2.1", "::1", "::ffff:127.0.0.1"] {
+            assert!(is_of_this_host(own.parse().unwrap()), "{own}");
+        }
+    }
 
     #[rstest]
     #[case::metadata("169.254.169.254:80", true)]
