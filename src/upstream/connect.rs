@@ -95,7 +95,7 @@ pub(super) async fn open(
     if let Some(via) = &settings.via {
         *progress.lock() = OpenStep::Proxy;
         let target = &settings.targets[address.target];
-        via.open(&mut stream, target).await.map_err(OpenError::Via)?;
+        via.open(&mut stream, target, settings.http2).await.map_err(OpenError::Via)?;
     }
     let http2 = settings.http2;
     let Some(tls) = &cluster.tls else { return Ok((UpstreamStream::plain(stream), http2)) };

@@ -109,7 +109,7 @@ fn is_own_source(ip: IpAddr) -> io::Result<bool> {
         UdpSocket::bind((ip, 0))?.connect((ip, ANY_PORT))?;
         return Ok(true);
     }
-    // Of several sources the destination itself comes first (RFC 6724 section 5, rule 1).
+    // The kernel prefers the destination itself as the source (RFC 6724 section 5, rule 1).
     let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
     socket.connect((ip, ANY_PORT))?;
     Ok(socket.local_addr()?.ip() == ip)

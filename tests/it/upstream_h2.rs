@@ -31,14 +31,14 @@ use tokio::{
 type Wire = Connection<TcpStream, Bytes>;
 
 /// An origin of HTTP/2, in clear text; it ends with the test.
-struct Origin {
-    address: SocketAddr,
+pub(crate) struct Origin {
+    pub(crate) address: SocketAddr,
     connections: Arc<AtomicUsize>,
     _tasks: JoinSet<()>,
 }
 
 /// A request as the upstream of these tests has received it.
-struct Call {
+pub(crate) struct Call {
     head: Parts,
     incoming: RecvStream,
     respond: SendResponse<Bytes>,
@@ -75,7 +75,7 @@ impl Origin {
     }
 
     /// Every call is in the hands of `serve`, with the number of its connection.
-    async fn start<F: Future<Output = ()> + Send + 'static>(
+    pub(crate) async fn start<F: Future<Output = ()> + Send + 'static>(
         streams: Option<u32>,
         serve: impl Fn(usize, Call) -> F + Send + Sync + 'static,
     ) -> Self {
@@ -93,7 +93,7 @@ impl Origin {
         .await
     }
 
-    fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.connections.load(Relaxed)
     }
 
@@ -111,7 +111,7 @@ routes: [{{ name: all, suffix: \"*\", limiters: [day] }}]
 }
 
 impl Call {
-    fn answer(mut self, body: impl Into<Bytes>) {
+    pub(crate) fn answer(mut self, body: impl Into<Bytes>) {
         let response = Response::builder().header("x-from", "h2").body(()).expect("a response");
         if let Ok(mut stream) = self.respond.send_response(response, false) {
             let _ = stream.send_data(body.into(), true);

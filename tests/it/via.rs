@@ -1,5 +1,7 @@
 //! Upstreams that are reached through an HTTP proxy.
 
+mod together;
+
 use crate::support::{Authority, Dns, Gateway, Says, Upstream, eventually, free_port};
 use parking_lot::Mutex;
 use rstest::rstest;
@@ -21,26 +23,37 @@ struct Corporate {
 
 impl Corporate {
     async fn start(to: SocketAddr, refusal: Option<&'static str>) -> Self {
+        Self::leading(move |_| refusal.map_or(Ok(to), Err)).await
+    }
+
+    /// A proxy that asks `find` where a tunnel to a host and port leads, or with what it is refused.
+    async fn leading(
+        find: impl Fn(&str) -> Result<SocketAddr, &'static str> + Send + Sync + 'static,
+    ) -> Self {
+        let find = Arc::new(find);
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let heads = Arc::<Mutex<Vec<String>>>::default();
         let seen = heads.clone();
         tokio::spawn(async move {
             while let Ok((mut client, _)) = listener.accept().await {
-                let seen = seen.clone();
+                let (seen, find) = (seen.clone(), find.clone());
                 tokio::spawn(async move {
                     let mut head = Vec::new();
                     while !head.ends_with(b"\r\n\r\n") {
                         head.push(client.read_u8().await.expect("a head"));
                     }
-                    seen.lock().push(String::from_utf8(head).expect("text"));
-                    if let Some(refusal) = refusal {
+                    let head = String::from_utf8(head).expect("text");
+                    let found = find(head.split(' ').nth(1).expect("a target"));
+                    seen.lock().push(head);
+                    if let Err(refusal) = found {
                         client.write_all(refusal.as_bytes()).await.expect("send");
                         // An empty answer keeps the client waiting.
                         let _ = client.read_u8().await;
                         return;
                     }
                     client.write_all(b"HTTP/1.1 200 OK\r\nX: y\r\n\r\n").await.expect("send");
+                    let to = found.expect("an address");
                     let mut upstream = TcpStream::connect(to).await.expect("connect");
                     let _ = copy_bidirectional(&mut client, &mut upstream).await;
                 });
@@ -108,6 +121,7 @@ async fn an_upstream_is_reached_through_a_proxy(#[case] is_https: bool, #[case] 
     "",
     "it answered 502 to the CONNECT to vendor.invalid:80"
 )]
+#[case::more_than_a_head(Some("HTTP/1.1 200 OK\r\n\r\n<html>"), "", "is it an HTTP proxy?")]
 #[case::no_proxy(Some("SSH-2.0-x\r\n"), "", "is it an HTTP proxy?")]
 #[case::another_authentication(
     Some("HTTP/1.1 407 No\r\nProxy-Authenticate: Negotiate\r\nProxy-Authenticate: NTLM\r\n\r\n"),
