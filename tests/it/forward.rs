@@ -4,6 +4,7 @@ mod escapes;
 mod tunnels;
 
 use crate::support::{Authority, Conn, Gateway, Head, Upstream, eventually, paceway_in, reply};
+use rstest::rstest;
 use serde_json::json;
 use std::{fs, net::SocketAddr, sync::Arc};
 use tokio::{
@@ -212,8 +213,11 @@ async fn a_whole_url_finds_the_upstream_with_its_base_path() {
 }
 
 /// A client of the gateway's own address gets a path of the gateway; one of the proxy asks for the upstream's own URL.
+#[rstest]
+#[case::whole_url(false)]
+#[case::tunnel(true)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redirect_keeps_the_url_of_the_upstream() {
+async fn a_redirect_keeps_the_url_of_the_upstream(#[case] is_tunnel: bool) {
     let upstream = Upstream::start(|call| {
         let host = call.head.get("host").expect("a host");
         reply("302 Found", &[("Location", &format!("http://{host}/v2/next"))], "")
@@ -225,9 +229,38 @@ async fn a_redirect_keeps_the_url_of_the_upstream() {
          routes: [{{ suffix: \"*\" }}]\n"
     );
     let forward = Forward::start(&yaml, "").await;
-    let answer = forward.answer(&get(&format!("http://{host}/v2/x"), &host, "")).await;
+    let answer = if is_tunnel {
+        let mut conn = Conn::over(forward.connect(&host).await);
+        conn.send(get("/v2/x", &host, "")).await.expect("send");
+        conn.answer().await.expect("an answer")
+    } else {
+        forward.answer(&get(&format!("http://{host}/v2/x"), &host, "")).await
+    };
     let next = format!("http://{host}/v2/next");
     assert_eq!((answer.status, answer.head.get("location")), (302, Some(&*next)));
+}
+
+/// Programs of this machine may send it in clear text; from another machine it comes through CONNECT.
+#[rstest]
+#[case::this_machine("", 200)]
+#[case::another_machine("PROXY TCP4 192.0.2.1 198.51.100.1 5000 443\r\n", 400)]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_https_url_without_connect_is_for_this_machine(
+    #[case] header: &str,
+    #[case] status: u16,
+) {
+    let (vendor, authority) = vendor().await;
+    let keys =
+        if header.is_empty() { "" } else { "proxy_protocol: on\ntrusted_proxies: [127.0.0.1]\n" };
+    let forward = Forward::start(&format!("{keys}{}", before(&vendor, &authority)), "").await;
+    let host = format!("localhost:{}", vendor.address().port());
+    let request = get(&format!("https://{host}/a?b"), &host, "");
+    let answer = forward.answer(&[header, &request].concat()).await;
+    assert_eq!(answer.status, status, "{answer:?}");
+    let calls: Vec<_> = vendor.calls().into_iter().map(|call| call.target).collect();
+    let sent: &[&str] = if status == 200 { &["/a?b"] } else { &[] };
+    assert_eq!(calls, sent);
+    assert!(status == 200 || answer.text().contains("comes through CONNECT"), "{answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
