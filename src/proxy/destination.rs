@@ -1,6 +1,6 @@
 //! The upstream of a request that came through the forward proxy: that of the URL which it names. No other request comes here.
 
-use super::{Arrival, Exchange};
+use super::Exchange;
 use crate::{
     answer::Failure,
     plan::ForwardRoutes,
@@ -18,17 +18,15 @@ pub struct ForwardConnection {
     pub pools: Option<Arc<HostPools>>,
 }
 
-/// The path and query of a request as its client wrote them, an extension of a request whose base path is removed for its route:
-/// `/v2` must not become `/v2/` on the way.
-#[derive(Clone)]
-pub(super) struct WrittenPath(pub(super) PathAndQuery);
-
 /// The routes and the connections that the URL of a request decides.
 pub(super) struct Destination<'a> {
     /// The routes among which it finds its own.
     pub(super) table: &'a Table,
     /// The connections to its origin, if no upstream of the configuration has them.
     pub(super) pool: Option<Pool>,
+    /// The path and query without the base path, as routes and keys know them; `None` if there is no base path. The request is
+    /// sent as it was written: `/v2` must not become `/v2/`.
+    pub(super) rest: Option<Box<Uri>>,
 }
 
 // === impl ForwardConnection ===
@@ -43,20 +41,18 @@ impl ForwardConnection {
 // === impl Exchange ===
 
 impl<'a> Exchange<'a> {
-    /// Finds the upstream that a request with the field `host` names. Its path loses the base path of the upstream for its route, and
-    /// is sent as it was written.
+    /// Finds the upstream that a request with the field `host` names.
     ///
     /// # Errors
     ///
     /// [`Failure::Forbidden`] if it names another origin than its tunnel, or one of no upstream;
     /// [`Failure::BadRequest`] if it names none.
     pub(super) fn destination(
-        &mut self,
+        &self,
         connection: &ForwardConnection,
         host: Option<&HeaderValue>,
     ) -> Result<Destination<'a>, Failure> {
-        let is_grpc = self.is_grpc;
-        let Arrival { request, .. } = &mut *self.arrival;
+        let request = &self.arrival.request;
         let origin = named_origin(connection, request, host)?;
         if origin.is_https && connection.tunnel.is_none() && !self.client.ip.is_loopback() {
             let why = format!(
@@ -66,10 +62,10 @@ impl<'a> Exchange<'a> {
         }
         let plan = &*self.proxy.0.plan;
         if let Some(pools) = &connection.pools {
-            let pool = pools.pool(&origin, is_grpc && origin.is_https);
+            let pool = pools.pool(&origin, self.is_grpc && origin.is_https);
             let pool =
                 pool.map_err(|error| Failure::Forbidden(format!("{origin}: {error}").into()))?;
-            return Ok(Destination { table: &plan.table, pool: Some(pool) });
+            return Ok(Destination { table: &plan.table, pool: Some(pool), rest: None });
         }
         let routes = plan.forward.as_deref();
         let found = routes.and_then(|routes| routes.find(&origin, request.uri().path()));
@@ -93,10 +89,9 @@ impl<'a> Exchange<'a> {
             let why = "the path can be read as one of another upstream; write its base path as the configuration has it";
             return Err(Failure::BadRequest(why.into()));
         }
-        if !found.base.is_empty() && request.uri().path() != "*" {
-            strip_base(request, found.base)?;
-        }
-        Ok(Destination { table: found.table, pool: None })
+        let has_base = !found.base.is_empty() && request.uri().path() != "*";
+        let rest = has_base.then(|| rest_after(found.base, request.uri())).transpose()?;
+        Ok(Destination { table: found.table, pool: None, rest: rest.map(Box::new) })
     }
 }
 
@@ -140,20 +135,11 @@ fn named_origin<B>(
     }
 }
 
-/// Removes the base path from the target of a request.
-fn strip_base<B>(request: &mut Request<B>, base: &str) -> Result<(), Failure> {
-    let written = request.uri().path_and_query().cloned();
-    let all = written.as_ref().map_or("", PathAndQuery::as_str);
+/// The path and query of a request after the base path.
+fn rest_after(base: &str, uri: &Uri) -> Result<Uri, Failure> {
+    let all = uri.path_and_query().map_or("", PathAndQuery::as_str);
     let rest = all.strip_prefix(base).unwrap_or(all);
     let slash = if rest.starts_with('/') { "" } else { "/" };
     let rest = PathAndQuery::try_from([slash, rest].concat());
-    let rest = rest.map_err(|_| Failure::BadRequest("the path is too long".into()))?;
-    let mut parts = std::mem::take(request.uri_mut()).into_parts();
-    parts.path_and_query = Some(rest);
-    *request.uri_mut() =
-        Uri::from_parts(parts).map_err(|_| Failure::BadRequest("the path is too long".into()))?;
-    if let Some(written) = written {
-        request.extensions_mut().insert(WrittenPath(written));
-    }
-    Ok(())
+    rest.map(Uri::from).map_err(|_| Failure::BadRequest("the path is too long".into()))
 }

@@ -53,6 +53,8 @@ pub(crate) struct Routed<'a> {
     pub(super) is_expected: bool,
     /// The connections to its origin, if no upstream of the configuration has them.
     pub(super) pool: Option<Pool>,
+    /// As [`Destination::rest`].
+    rest: Option<Box<Uri>>,
 }
 
 // === impl Exchange ===
@@ -116,18 +118,16 @@ impl<'a> Exchange<'a> {
             headers::remove_nominated(request.headers_mut());
         }
         let client = self.client;
-        let (table, pool) = match &client.forward {
-            None => (&plan.table, None),
-            Some(connection) => {
-                let Destination { table, pool } = self.destination(connection, host.as_ref())?;
-                (table, pool)
-            }
+        let Destination { table, pool, rest } = match &client.forward {
+            None => Destination { table: &plan.table, pool: None, rest: None },
+            Some(connection) => self.destination(connection, host.as_ref())?,
         };
         let (uri, routes) = (self.arrival.request.uri(), &config.routes);
+        let path = rest.as_deref().unwrap_or(uri).path();
         let covers = |one: usize, other: usize| routes[one].covers(&routes[other]);
         let asked = if table.names_hosts() { asked_host(uri, host.as_ref()) } else { None };
         let method = self.arrival.request.method();
-        let found = table.find_covering(method, asked, uri.path(), covers);
+        let found = table.find_covering(method, asked, path, covers);
         let found = found.map_err(|ambiguous| Failure::Malformed(ambiguous.to_string().into()))?;
         let Some(route) = found else { return Err(Failure::NoRoute) };
         self.record.route = Some(route);
@@ -144,7 +144,7 @@ impl<'a> Exchange<'a> {
             // The cap is for those who ask.
             policy.max_wait
         };
-        Ok(Routed { route, policy, fixed, budget, host, upgrade, is_expected, pool })
+        Ok(Routed { route, policy, fixed, budget, host, upgrade, is_expected, pool, rest })
     }
 
     /// The questions to the limiters of a request that depend on the request. The route then has the policy of these
@@ -174,7 +174,7 @@ impl<'a> Exchange<'a> {
             client_ip: client.client_ip(request.headers(), &config.trusted_proxies),
             host: asked_host(request.uri(), routed.host.as_ref()),
             method: request.method(),
-            uri: request.uri(),
+            uri: routed.rest.as_deref().unwrap_or(request.uri()),
             headers: request.headers(),
             body: body.as_deref(),
             paths: config.paths,

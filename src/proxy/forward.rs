@@ -4,7 +4,6 @@ use super::{
     Body, Exchange, Routed,
     attempt::Attempt,
     connecting::FirstConnection,
-    destination::WrittenPath,
     interim::ClientSide,
     read_ahead::ReadAhead,
     record::Record,
@@ -23,7 +22,7 @@ use crate::{
         headers::{self, AddedHeaders, ForwardContext, HeaderFlags},
     },
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
 use http_body::Body as _;
 use std::{borrow::Cow, mem, time::Duration};
 use tokio::time::Instant;
@@ -242,13 +241,10 @@ impl<'a> Exchange<'a> {
             own.merge_into(request.headers_mut());
             rules.for_each(|rules| rules.apply(request.headers_mut()));
         }
-        // Most are as they came.
-        if !target.base.is_empty() || request.uri().authority().is_some() {
-            let written = client.forward.as_ref().and_then(|_| request.extensions().get());
-            let uri = match written {
-                Some(WrittenPath(path)) => Some(Uri::from(path.clone())),
-                None => target.uri(request.uri().path_and_query()),
-            };
+        // A client of the forward proxy has written the base path itself. Most other requests are as they came, too.
+        let base = if client.forward.is_some() { "" } else { &target.base };
+        if !base.is_empty() || request.uri().authority().is_some() {
+            let uri = Target::uri_below(base, request.uri().path_and_query());
             *request.uri_mut() = uri.ok_or(Failure::BadRequest("the path is too long".into()))?;
         }
         *request.version_mut() = Version::HTTP_11;

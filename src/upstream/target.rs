@@ -77,18 +77,18 @@ impl Target {
         self.origin.scheme_str() == Some("https")
     }
 
-    /// The target of a request for `path`: the base path, then the path and query as the client sent them. `None` if the
+    /// The target of a request for `path`: the `base` path, then the path and query as the client sent them. `None` if the
     /// two together are no valid target, because they are too long.
-    pub fn uri(&self, path: Option<&PathAndQuery>) -> Option<Uri> {
+    pub fn uri_below(base: &str, path: Option<&PathAndQuery>) -> Option<Uri> {
         let root = PathAndQuery::from_static("/");
         let path = path.unwrap_or(&root);
         // `*` means the server itself, whatever the base path is (RFC 9112 section 3.2.4).
-        if self.base.is_empty() || path.as_str() == "*" {
+        if base.is_empty() || path.as_str() == "*" {
             return Some(Uri::from(path.clone()));
         }
         // An absolute target may have a query and no path.
         let slash = if path.as_str().starts_with('/') { "" } else { "/" };
-        let joined = [&self.base, slash, path.as_str()].concat();
+        let joined = [base, slash, path.as_str()].concat();
         PathAndQuery::try_from(joined).ok().map(Uri::from)
     }
 

@@ -212,6 +212,29 @@ async fn a_whole_url_finds_the_upstream_with_its_base_path() {
     assert_eq!(calls[0].head.get("proxy-authorization"), None);
 }
 
+/// Keys have the path after the base path, whichever way a request comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_the_same_by_both_ways() {
+    let upstream = Upstream::ok().await;
+    let yaml = format!(
+        "upstream: {}/v2
+limiters: {{ each: {{ algorithm: sliding_window, rate: 1/h, key: '{{path}}' }} }}
+routes: [{{ suffix: \"*\", limiters: [each] }}]
+",
+        upstream.url()
+    );
+    let forward = Forward::start(&yaml, "").await;
+    let host = upstream.address().to_string();
+    for (path, status) in [("/x", 200), ("/y", 200), ("/y", 429)] {
+        let url = format!("http://{host}/v2{path}");
+        assert_eq!(forward.answer(&get(&url, &host, "")).await.status, status, "{path}");
+    }
+    assert_eq!(forward.gateway.get("/x").await.status, 429);
+    assert_eq!(forward.gateway.get("/z").await.status, 200);
+    let calls: Vec<_> = upstream.calls().into_iter().map(|call| call.target).collect();
+    assert_eq!(calls, ["/v2/x", "/v2/y", "/v2/z"]);
+}
+
 /// A client of the gateway's own address gets a path of the gateway; one of the proxy asks for the upstream's own URL.
 #[rstest]
 #[case::whole_url(false)]

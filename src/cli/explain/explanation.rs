@@ -9,7 +9,7 @@ use crate::{
     path::{PathRule, PathTemplate, Paths, Relation, Suffix},
     proxy::json_body,
     route::{Table, host_of},
-    upstream::headers::remove_nominated,
+    upstream::{Target, headers::remove_nominated},
 };
 use http::{HeaderValue, Method, Request, Uri, header::HOST};
 use serde::Serialize;
@@ -307,7 +307,7 @@ impl ExplainedRoute {
 
 impl ExplainedUpstream {
     fn of(upstream: &Upstream, uri: &Uri) -> Self {
-        let target = upstream.targets[0].uri(uri.path_and_query());
+        let target = Target::uri_below(&upstream.targets[0].base, uri.path_and_query());
         let target = target.map_or_else(|| uri.path().to_owned(), |target| target.to_string());
         let origin = upstream.targets[0].origin.to_string();
         let url = format!("{}{target}", origin.trim_end_matches('/'));
