@@ -51,12 +51,7 @@ pub(super) type OpenProgress = Mutex<OpenStep>;
 impl OpenError {
     /// Whether the process or the system has no file descriptor left, so that no other address would help.
     pub(super) fn is_own(&self) -> bool {
-        let is_own = |error: &io::Error| {
-            [Errno::MFILE, Errno::NFILE]
-                .iter()
-                .any(|no| Some(no.raw_os_error()) == error.raw_os_error())
-        };
-        matches!(self, Self::TooMany) || self.of_tcp().is_some_and(is_own)
+        matches!(self, Self::TooMany) || self.of_tcp().is_some_and(is_out_of_files)
     }
 
     /// The error of TCP, to the address or to the proxy; `None` if a later step failed.
@@ -87,7 +82,7 @@ pub(super) async fn open(
     let settings = &cluster.settings;
     let (mut stream, socket) =
         tcp(address).await.map_err(|error| match (&settings.via, error) {
-            (Some(via), OpenError::Tcp(_, error)) => {
+            (Some(via), OpenError::Tcp(_, error)) if !is_out_of_files(&error) => {
                 OpenError::Via(via.error(ViaCause::Unconnected(error)))
             }
             (_, error) => error,
@@ -106,6 +101,10 @@ pub(super) async fn open(
         .map_err(|error| OpenError::Tls(other_end(settings, address.target, socket), error))?;
     let chosen = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     Ok((UpstreamStream::tls(stream), http2 && chosen))
+}
+
+fn is_out_of_files(error: &io::Error) -> bool {
+    [Errno::MFILE, Errno::NFILE].iter().any(|no| Some(no.raw_os_error()) == error.raw_os_error())
 }
 
 /// The name of the side that TLS and HTTP are spoken with, for the log. The address is that of the proxy if there is one.
