@@ -32,8 +32,8 @@ pub(in crate::config) const THROTTLE: Keys = Keys {
             .says("how refused requests are sent again"),
         list("free", 0..=16, &Kind::Number { least: 200, most: 599 }).written("list of statuses").otherwise("none; `[304]` with `style: github`")
             .says("the statuses of answers that the vendor does not count. Their permits come back at once, as if they \
-                had cost 0")
-        ,words("learn", || vec!["on", "off", "remaining"]).default("on")
+                had cost 0"),
+        words("learn", || vec!["on", "off", "remaining"]).default("on")
             .says("`on`: a refusal lowers the [working rate](refusals.md), and headers in which the upstream says what \
                 remains of its quota lower the limiter that has this quota: until the reset that they name no more pass. \
                 Nothing raises a limiter above its rule. `off`: a refusal only pauses. `remaining`: an older name of `on`"),
