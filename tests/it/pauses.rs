@@ -303,5 +303,5 @@ async fn a_pause_survives_the_gateway_that_began_it() {
 /// Whether the state of the limiter has a gate.
 fn is_paused(redis: &Redis) -> bool {
     let said = redis.try_command(&["GET", "paceway:{vendor}:T:vendor"]);
-    matches!(said, Ok(Said::Bytes(Some(state))) if state.first() == Some(&b'U'))
+    matches!(said, Ok(Said::Bytes(Some(state))) if state.first() == Some(&b'V'))
 }
