@@ -51,6 +51,10 @@ pub(super) fn pause(name: &str, args: &ChangeArgs) -> Result<(), CommandError> {
 /// Ends the override of a limiter or of one key, a pause among them.
 pub(super) fn resume(name: &str, key: &KeyArgs, args: &AdminArgs) -> Result<(), CommandError> {
     let path = match name {
+        "limiting" if key.key.is_some() => {
+            let why = "error: `limiting` is for all limiters, and no key has it; leave `--key` out";
+            return Err(CommandError::usage(why));
+        }
         "limiting" => "/limiting".to_owned(),
         name => path(name, key.key.as_deref()),
     };
@@ -89,6 +93,11 @@ pub(super) fn set(words: &[String], key: &KeyArgs, args: &ChangeArgs) -> Result<
     if let [switch] = words
         && let Some(value) = switch.strip_prefix(SWITCH)
     {
+        if key.key.is_some() {
+            return Err(usage(
+                "`limiting` is for all limiters, and no key has it; leave `--key` out".into(),
+            ));
+        }
         let body = Map::from_iter([("limiting".to_owned(), value.into())]);
         return put("limiting", "/limiting", body, args);
     }

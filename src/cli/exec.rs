@@ -81,8 +81,8 @@ pub(super) fn exec(args: &ExecArgs) -> Result<(), CommandError> {
     let code = code?;
     if !is_used.load(Relaxed) {
         tracing::warn!(
-            "no call was paced: the command made none, or none through the proxy; `paceway exec --help` says which programs use \
-             it"
+            "no call was paced: the command made none, none through the proxy, or none to a `--host`; `paceway exec --help` says \
+             which programs use the proxy"
         );
     }
     match code {

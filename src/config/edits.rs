@@ -6,6 +6,7 @@ use super::{
     settings::Config,
     yaml::{Key, Scalar, YamlEntry, YamlNode, YamlValue},
 };
+use crate::key::Template;
 
 /// A value that replaces one of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,10 +77,18 @@ impl ConfigEdit {
             Self::Limiting(is_on) => set(root, "limiting", text(if *is_on { "on" } else { "off" })),
             Self::Rates { limiter, key: Some(key), rates } => {
                 let Some(limiter) = long_form(root, limiter) else { return };
-                if limiter.value_mut("rates").is_none() {
+                let template = limiter.value_mut("key").and_then(|node| match &node.value {
+                    YamlValue::Scalar(scalar) => Template::parse(&scalar.text).ok(),
+                    _ => None,
+                });
+                if limiter.value_mut("rates").is_none_or(|names| names.is_null()) {
                     set(limiter, "rates", YamlValue::Map(Vec::new()));
                 }
                 if let (Some(names), [rate]) = (limiter.value_mut("rates"), &rates[..]) {
+                    if let (Some(template), YamlValue::Map(own)) = (template, &mut names.value) {
+                        // The file may write the name in another spelling.
+                        own.retain(|own| template.canonical_name(&own.key.name) != *key);
+                    }
                     set(names, key, text(rate));
                 }
             }
@@ -188,6 +197,31 @@ mod tests {
             before.limiters[0].rates
         );
         assert!(!format!("{after:?}").contains("hunter2"));
+    }
+
+    /// The file may write a key in another spelling than the operator.
+    #[test]
+    fn the_rate_of_one_key_is_replaced() {
+        for (key, name) in [
+            ("header.x-shop", "acme"),
+            ("header.x-shop", "ü"),
+            ("header.x-shop", "plus *"),
+            ("header.authorization", "Bearer x"),
+        ] {
+            let text = format!(
+                "upstream: http://a\nroutes: [{{ suffix: '*' }}]\n\
+                 limiters: {{ it: {{ rate: 2/s, key: '{{{key}}}', rates: {{ '{name}': 20/s }} }} }}\n"
+            );
+            let before = Config::parse(&text, "t", Path::new("."), &|_| None).expect("a config");
+            let template = before.limiters[0].key.clone().expect("a key");
+            let key = template.canonical_name(name);
+            let rates = vec!["30/s".into()];
+            let edit = ConfigEdit::Rates { limiter: "it".into(), key: Some(key.clone()), rates };
+            let after = before.edited(&[edit]).expect("a config");
+            let asked = key.replace('*', "1");
+            let count = |config: &Config| config.limiters[0].of_key(Some(&asked)).rates[0].count;
+            assert_eq!((count(&before), count(&after)), (20, 30), "{name}");
+        }
     }
 
     #[test]

@@ -39,8 +39,6 @@ pub struct LimiterPlan {
     pub(crate) forgets: bool,
     /// Its margin, if that is learned.
     margin: Option<Arc<SharedMargin>>,
-    /// The greatest cost that some key can pay at once.
-    pub(super) greatest_capacity: i64,
     /// The most that its requests can ask of it.
     demand: Demand,
     /// The requests of this gateway that wait for this limiter at the moment.
@@ -98,7 +96,6 @@ impl LimiterPlan {
         let mut plan = Self {
             limiter: limiter.clone(),
             margin: margin.map(|margin| margin.taking_over(known)),
-            greatest_capacity: limiter.greatest_capacity(),
             demand: is_used,
             policies: policies.collect(),
             key_checks: is_used.key_checks(limiter, checks.first()),

@@ -277,7 +277,13 @@ impl RoutePolicy {
             let plan = &limiters[*limiter];
             let (own, has_rates) = (&plan.limiter, !plan.limiter.rates.is_empty());
             let unpayable = |why| Unpayable { limiter: Some(*limiter), why };
-            let mut cost = cost.of(parts, plan.greatest_capacity, &own.name).map_err(unpayable)?;
+            let template = self.key.as_ref().or(own.key.as_ref());
+            let fill = || template.map(|template| template.fill(parts)).transpose();
+            // The key says how much it can pay, where keys have rates of their own.
+            let known =
+                if own.key_rates.is_empty() { None } else { Some(fill().map_err(unpayable)?) };
+            let most = known.as_ref().map_or(own.capacity(), |key| plan.capacity(key.as_deref()));
+            let mut cost = cost.of(parts, most, &own.name).map_err(unpayable)?;
             if has_rates {
                 cost = cost.saturating_mul(hits);
             }
@@ -285,15 +291,16 @@ impl RoutePolicy {
                 zeroes |= 1 << i;
                 continue;
             }
-            let template = self.key.as_ref().or(own.key.as_ref());
-            let filled = template.map(|template| template.fill(parts)).transpose();
-            let filled = filled.map_err(unpayable)?;
+            let filled = match known {
+                Some(key) => key,
+                None => fill().map_err(unpayable)?,
+            };
             let (filled, asked) = (filled.as_deref(), checks.len());
             match rate.filter(|_| has_rates) {
                 None => checks.extend(plan.checks(filled, cost)),
                 Some(rate) => checks.extend(plan.checks_at(rate, filled, cost)),
             }
-            let is_known = hits == 1 && rate.is_none() && own.key_rates.is_empty();
+            let is_known = hits == 1 && rate.is_none();
             let over = |check: &&Check| check.cost > check.algorithm.capacity();
             if let Some(check) =
                 checks[asked..].iter().find(over).filter(|_| !is_known && has_rates)

@@ -57,7 +57,7 @@ pub(crate) enum ForwardHosts {
 pub(super) struct ForwardDoor {
     certificates: Arc<HostCertificates>,
     hosts: DoorHosts,
-    /// A request or a CONNECT has come to one of the doors.
+    /// A request has come to one of the doors, or a CONNECT to a host for which the gateway answers.
     is_used: Arc<AtomicBool>,
     direct: DirectRoute,
 }
@@ -92,7 +92,7 @@ impl ForwardSettings {
         Self { certificates, hosts, is_used: Arc::default(), _expiry: None }
     }
 
-    /// Becomes true when a request or a CONNECT comes.
+    /// Becomes true when a request comes, or a CONNECT to a host for which the gateway answers.
     pub(crate) fn is_used(&self) -> Arc<AtomicBool> {
         self.is_used.clone()
     }
@@ -148,8 +148,8 @@ impl ForwardDoor {
         mut client: ArrivedClient,
     ) -> Result<Opened, Option<Refusal>> {
         let (protocol, mut early) = detect(&mut client.tcp).await.map_err(|_| None)?;
-        self.is_used.store(true, Relaxed);
         if !asked::is_connect(&mut client.tcp, &mut early).await.map_err(|_| None)? {
+            self.note_use();
             let ArrivedClient { tcp, address, is_anonymous } = client;
             let (transport, forward) = (Transport::Plain(tcp), Some(self.connection(None)));
             return Ok(
@@ -159,6 +159,10 @@ impl ForwardDoor {
         let limits = context.plan().config.limits;
         let asked = asked::read(&mut client.tcp, early, &limits).await.map_err(|_| None)?;
         Ok(Opened::Asked(Box::new(AskedTunnel { door: self.clone(), client, asked })))
+    }
+
+    fn note_use(&self) {
+        self.is_used.store(true, Relaxed);
     }
 
     fn connection(&self, tunnel: Option<UrlOrigin>) -> ForwardConnection {

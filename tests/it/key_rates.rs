@@ -110,6 +110,15 @@ async fn an_operator_changes_the_rate_of_one_key() {
         String::from_utf8_lossy(&wrong.stderr).contains("limiters.shop.rates.acme"),
         "{wrong:?}"
     );
+    for wrong in [
+        &["set", "limiting=off", "--key", "acme", "--for", "1h", "--reason", "x"][..],
+        &["resume", "limiting", "--key", "acme"],
+        &["set", "shop", "mode=off", "--key", "acme", "--for", "1h", "--reason", "x"],
+    ] {
+        let done = set(wrong);
+        assert_eq!(done.status.code(), Some(2), "{done:?}");
+        assert!(String::from_utf8_lossy(&done.stderr).contains("leave `--key` out"), "{done:?}");
+    }
     let ended = set(&["resume", "shop", "--key", "acme"]);
     assert!(ended.status.success(), "{ended:?}");
     let now = page(&gateways[0], "/limiters/shop/keys/acme").await;
@@ -129,4 +138,28 @@ async fn explain_names_the_rate_of_the_key() {
     };
     assert!(said("acme").contains("sliding_window 5/h"), "{}", said("acme"));
     assert!(said("other").contains("sliding_window 2/h"), "{}", said("other"));
+}
+
+/// A reserve is cut to what its key can give, and a cost above that is refused with the number of the key.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reserve_is_cut_to_what_its_key_can_give() {
+    let upstream = Upstream::ok().await;
+    let limiter = format!("{LIMITER}, rates: {{ acme: 5/h }}");
+    for (cost, acme, other) in
+        [("{ reserve: '{header.x-cost}' }", 200, 200), ("'{header.x-cost}'", 200, 400)]
+    {
+        let text = yaml(&upstream, "memory", &limiter);
+        let charge = format!("limiters: [{{ limiter: shop, cost: {cost} }}]");
+        let gateway = Gateway::start(&text.replace("limiters: [shop]", &charge)).await;
+        for (shop, status) in [("acme", acme), ("other", other)] {
+            let fields = [("x-shop", shop), ("x-cost", "4")];
+            let answer = gateway.ask("/", &fields).await.answer().await.expect("an answer");
+            assert_eq!(answer.status, status, "{cost} {shop}: {}", answer.text());
+            assert!(
+                status == 200 || answer.text().contains("between 0 and 2"),
+                "{}",
+                answer.text()
+            );
+        }
+    }
 }

@@ -5,6 +5,7 @@ use super::{BlindTunnel, ForwardDoor, TLS_HANDSHAKE, consent::Consent};
 use crate::{
     answer::Failure,
     config::Config,
+    log::{Permit, Throttle},
     metrics::{Protocol, Refusal},
     proxy::TunnelRecord,
     server::{
@@ -66,7 +67,10 @@ impl AskedTunnel {
         let plan = context.plan();
         let record = TunnelRecord::begin(proxy, ip, &origin);
         let decided = match door.consent(&plan, &origin) {
-            Ok(Consent::Open) => Ok(None),
+            Ok(Consent::Open) => {
+                door.note_use();
+                Ok(None)
+            }
             Ok(Consent::Tunnel { may_be_local }) => {
                 door.tunnel(&origin, may_be_local, &plan.config).await.map(Some)
             }
@@ -146,7 +150,7 @@ impl ForwardDoor {
         let limit = config.client.header_timeout;
         let terms = DirectTerms { may_be_local, resolver: &config.resolver, limit };
         self.direct.connect(origin, terms).await.map_err(|error| {
-            tracing::debug!(host = origin.host, port = origin.port, error = %Chain(&error), "no tunnel");
+            warn_of(origin, &error);
             match error {
                 DirectError::OffLimits(_) | DirectError::Loopback => {
                     Failure::Forbidden(error.to_string().into())
@@ -155,5 +159,14 @@ impl ForwardDoor {
                 error => Failure::Upstream(UpstreamError::Connect(error.into())),
             }
         })
+    }
+}
+
+/// Writes why a host cannot be reached: its client reads no body of an answer to CONNECT.
+fn warn_of(origin: &UrlOrigin, error: &DirectError) {
+    static LINES: Throttle = Throttle::new();
+    if let Some(Permit { suppressed }) = LINES.permit() {
+        let UrlOrigin { host, port, .. } = origin;
+        tracing::warn!(host, port, error = %Chain(error), suppressed, "no tunnel to the host of a CONNECT");
     }
 }

@@ -17,6 +17,9 @@ use tokio::{
 /// A tunnel is idle if the host has sent the last octets, and none came for this long: most likely its client keeps a
 /// connection for later. After octets of the client an answer may still come.
 const SILENCE: Duration = Duration::from_secs(3);
+/// The times that a client of TLS begins to send before its first answer: its hello, and the end of its handshake with the
+/// request. A server of TLS 1.3 sends session tickets after those (RFC 8446 section 4.6.1), which are no answer.
+const HANDSHAKE: u32 = 2;
 
 /// The octets of one tunnel.
 pub(super) struct Traffic(Mutex<State>);
@@ -25,6 +28,8 @@ struct State {
     bytes: TunnelBytes,
     last: TunnelSide,
     at: Instant,
+    /// How often the client has begun to send.
+    asked: u32,
 }
 
 /// The side that octets come from.
@@ -46,7 +51,8 @@ pub(super) struct MeteredSide<'t> {
 impl Traffic {
     /// A tunnel that opens `now`. Nothing was asked of its host.
     pub(super) fn begin(now: Instant) -> Self {
-        Self(Mutex::new(State { bytes: TunnelBytes::default(), last: TunnelSide::Host, at: now }))
+        let (bytes, last) = (TunnelBytes::default(), TunnelSide::Host);
+        Self(Mutex::new(State { bytes, last, at: now, asked: 0 }))
     }
 
     pub(super) fn bytes(&self) -> TunnelBytes {
@@ -59,12 +65,14 @@ impl Traffic {
         let silence = now.saturating_duration_since(state.at);
         match state.last {
             TunnelSide::Client => Some(SILENCE),
+            TunnelSide::Host if (1..=HANDSHAKE).contains(&state.asked) => Some(SILENCE),
             TunnelSide::Host => SILENCE.checked_sub(silence).filter(|left| !left.is_zero()),
         }
     }
 
     fn note(&self, side: TunnelSide, count: usize, now: Instant) {
         let mut state = self.0.lock();
+        state.asked += u32::from(side == TunnelSide::Client && state.last == TunnelSide::Host);
         (state.last, state.at) = (side, now);
         let bytes = &mut state.bytes;
         let total = if side == TunnelSide::Host { &mut bytes.sent } else { &mut bytes.received };
@@ -118,19 +126,26 @@ impl AsyncWrite for MeteredSide<'_> {
 mod tests {
     use super::*;
 
+    /// The client asks for the first time with the end of its handshake, and the host sends tickets at once: its answer may come
+    /// later. After the next answer the tunnel is idle.
     #[test]
     fn a_tunnel_is_idle_after_the_silence_of_its_host() {
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
         let traffic = Traffic::begin(start);
         assert_eq!(traffic.time_to_idle(at(1)), Some(Duration::from_secs(2)));
-        assert_eq!(traffic.time_to_idle(at(3)), None);
-        traffic.note(TunnelSide::Client, 5, at(10));
-        assert_eq!(traffic.time_to_idle(at(1000)), Some(SILENCE), "an answer may come");
-        traffic.note(TunnelSide::Host, 7, at(1000));
-        assert_eq!(traffic.time_to_idle(at(1002)), Some(Duration::from_secs(1)));
-        assert_eq!(traffic.time_to_idle(at(1003)), None);
+        assert_eq!(traffic.time_to_idle(at(3)), None, "no client has asked");
+        for second in [10, 11] {
+            traffic.note(TunnelSide::Client, 5, at(second));
+            traffic.note(TunnelSide::Host, 7, at(second));
+            assert_eq!(traffic.time_to_idle(at(1000)), Some(SILENCE), "an answer may come");
+        }
+        traffic.note(TunnelSide::Client, 5, at(1000));
+        assert_eq!(traffic.time_to_idle(at(2000)), Some(SILENCE), "an answer may come");
+        traffic.note(TunnelSide::Host, 7, at(2000));
+        assert_eq!(traffic.time_to_idle(at(2002)), Some(Duration::from_secs(1)));
+        assert_eq!(traffic.time_to_idle(at(2003)), None);
         let TunnelBytes { sent, received } = traffic.bytes();
-        assert_eq!((sent, received), (7, 5));
+        assert_eq!((sent, received), (21, 15));
     }
 }
