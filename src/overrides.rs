@@ -16,7 +16,7 @@ use crate::{
     store::{LimiterHold, Note, NoteChange, StoreAdmin, StoreError},
 };
 use parking_lot::Mutex;
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::{
     sync::Notify,
     task::spawn_blocking,
@@ -269,6 +269,19 @@ impl Overrides {
     async fn ask(&self, change: Option<NoteChange>) -> Result<Note, StoreError> {
         let asked = self.store.exchange(self.key.clone(), change);
         timeout(PATIENCE, asked).await.unwrap_or(Err(StoreError::Timeout))
+    }
+
+    /// The overrides of single keys of a limiter that are in use, by key or pattern.
+    pub fn of_keys(&self, limiter: &str) -> BTreeMap<String, OverrideInForce> {
+        let known = self.known.lock();
+        let now = known.now();
+        let keys = known.table.keys.get(limiter).into_iter().flatten();
+        let keys = keys.filter(|(_, own)| own.until > now);
+        keys.map(|(key, own)| {
+            let (change, left) = (own.clone(), own.until - now);
+            (key.clone(), OverrideInForce { change, left })
+        })
+        .collect()
     }
 
     /// The override that is in use.

@@ -6,6 +6,7 @@ use crate::{
     algorithm::{Level, MAX_BUDGET, Micros, Rule},
     answer::{end, is_reason},
     config::{AutoRule, LimiterConfig, Mode, Rate},
+    key,
     overrides::{Overridden, OverrideInForce, Rates},
     plan::{LimiterPlan, WorkingRate, per_second, rate_text, reason},
     store::{Check, Share, StoreError},
@@ -152,8 +153,21 @@ fn show_override(state: &mut Value, admin: &Admin, limiter: &str, key: Option<&s
         }
         state["override"] = override_in_force(admin, of, &own);
     }
-    let of = key.map(|key| Overridden::Key { limiter, key });
-    if let Some((of, own)) = of.and_then(|of| Some((of, admin.overrides.of(of)?))) {
+    let Some(key) = key else {
+        let keys = admin.overrides.of_keys(limiter);
+        let keys = keys.iter().map(|(key, own)| {
+            let mut shown = override_in_force(admin, Overridden::Key { limiter, key }, own);
+            shown["key"] = key::shown(key).into();
+            shown
+        });
+        let keys: Vec<_> = keys.collect();
+        if !keys.is_empty() {
+            state["key_overrides"] = keys.into();
+        }
+        return;
+    };
+    let of = Overridden::Key { limiter, key };
+    if let Some(own) = admin.overrides.of(of) {
         state["override"] = override_in_force(admin, of, &own);
     }
 }

@@ -130,6 +130,9 @@ pub(super) fn notes(limiter: &Value) -> Vec<String> {
         notes.push(format!("works at {rate} from {since}: {why}"));
     }
     notes.extend(by(&limiter["override"]));
+    for own in limiter["key_overrides"].as_array().into_iter().flatten() {
+        notes.extend(by(own).map(|text| format!("key {}: {text}", said(&own["key"]))));
+    }
     if let Some(error) = limiter["error"].as_str() {
         notes.push(format!("no level: {error}"));
     }

@@ -103,7 +103,14 @@ async fn an_operator_changes_the_rate_of_one_key() {
     assert_eq!(count_passes(&gateways, "other").await, 2);
     let shown = page(&gateways[1], "/limiters/shop/keys/acme").await;
     assert_eq!(shown["override"]["reason"], "sale");
-    assert_eq!(page(&gateways[1], "/limiters/shop").await["override"], Value::Null);
+    let all = page(&gateways[1], "/limiters/shop").await;
+    assert_eq!(all["override"], Value::Null);
+    assert_eq!(
+        (&all["key_overrides"][0]["key"], &all["key_overrides"][0]["rate"]),
+        (&json!("acme"), &json!("6/h"))
+    );
+    let status = String::from_utf8_lossy(&set(&["status"]).stdout).into_owned();
+    assert!(status.contains("key acme: override: rate 6/h, until"), "{status}");
     let wrong =
         set(&["set", "shop", "rate=6/x", "--key", "acme", "--for", "1h", "--reason", "sale"]);
     assert!(
