@@ -96,11 +96,14 @@ pub(super) async fn set(
     let by = operator.to_string();
     let change = Override { rate, mode, pause, limiting: None, reason, by, until: 0 };
     let new = NewOverride { change, span };
-    let of = Overridden::Limiter(&name);
-    admin.overrides.set(of, Some(new)).await?;
-    let set = admin.overrides.of(of);
-    let set = set.map(|own| override_in_force(&admin, of, &own));
+    let set = put(&admin, Overridden::Limiter(&name), new).await?;
     Ok(Json(json!({ "limiter": name, "override": set })))
+}
+
+/// Sets an override, and returns it as pages show it.
+async fn put(admin: &Admin, of: Overridden<'_>, new: NewOverride) -> Result<Option<Value>> {
+    admin.overrides.set(of, Some(new)).await?;
+    Ok(admin.overrides.of(of).map(|own| override_in_force(admin, of, &own)))
 }
 
 /// Sets another rate for one key of a limiter.
@@ -117,9 +120,7 @@ pub(super) async fn set_of_key(
     let by = operator.to_string();
     let change = Override { rate, mode: None, pause: false, limiting: None, reason, by, until: 0 };
     let of = Overridden::Key { limiter: &name, key: &key };
-    admin.overrides.set(of, Some(NewOverride { change, span })).await?;
-    let set = admin.overrides.of(of);
-    let set = set.map(|own| override_in_force(&admin, of, &own));
+    let set = put(&admin, of, NewOverride { change, span }).await?;
     Ok(Json(json!({ "limiter": name, "key": shown(&key), "override": set })))
 }
 
@@ -183,11 +184,7 @@ pub(super) async fn set_limiting(
     let (by, limiting) = (operator.to_string(), Some(limiting));
     let change = Override { rate: None, mode: None, pause: false, limiting, reason, by, until: 0 };
     let new = NewOverride { change, span };
-    admin.overrides.set(Overridden::Limiting, Some(new)).await?;
-    let set = admin
-        .overrides
-        .of(Overridden::Limiting)
-        .map(|own| override_in_force(&admin, Overridden::Limiting, &own));
+    let set = put(&admin, Overridden::Limiting, new).await?;
     // The plan of the request is the one before the change.
     Ok(Json(json!({ "limiting": admin.live.plan().config.limiting, "override": set })))
 }

@@ -12,6 +12,9 @@ use serde_json::{Map, Value};
 /// The name before `=` that means the global switch. No limiter is asked for it, because the name of one has no `=`.
 const SWITCH: &str = "limiting=";
 
+/// The error of a key for the global switch.
+const NO_KEY: &str = "error: `limiting` is for all limiters, and no key has it; leave `--key` out";
+
 /// The key whose rate is changed alone.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct KeyArgs {
@@ -52,8 +55,7 @@ pub(super) fn pause(name: &str, args: &ChangeArgs) -> Result<(), CommandError> {
 pub(super) fn resume(name: &str, key: &KeyArgs, args: &AdminArgs) -> Result<(), CommandError> {
     let path = match name {
         "limiting" if key.key.is_some() => {
-            let why = "error: `limiting` is for all limiters, and no key has it; leave `--key` out";
-            return Err(CommandError::usage(why));
+            return Err(CommandError::usage(NO_KEY));
         }
         "limiting" => "/limiting".to_owned(),
         name => path(name, key.key.as_deref()),
@@ -94,9 +96,7 @@ pub(super) fn set(words: &[String], key: &KeyArgs, args: &ChangeArgs) -> Result<
         && let Some(value) = switch.strip_prefix(SWITCH)
     {
         if key.key.is_some() {
-            return Err(usage(
-                "`limiting` is for all limiters, and no key has it; leave `--key` out".into(),
-            ));
+            return Err(CommandError::usage(NO_KEY));
         }
         let body = Map::from_iter([("limiting".to_owned(), value.into())]);
         return put("limiting", "/limiting", body, args);

@@ -4,6 +4,9 @@ use super::unit::Rate;
 use crate::algorithm::Algorithm;
 use std::collections::HashMap;
 
+/// The most patterns: a request is compared with each of them.
+pub(super) const MOST_PATTERNS: usize = 100;
+
 /// The rates of the keys that have another one than their limiter, by name or by pattern.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeyedRates {
@@ -70,6 +73,11 @@ impl KeyedRates {
     /// Each rate once, with its rule.
     pub fn rules(&self) -> &[KeyRule] {
         &self.rules
+    }
+
+    /// How many patterns have a rate.
+    pub(super) fn patterns(&self) -> usize {
+        self.patterns.len()
     }
 
     /// How many names and patterns have a rate.

@@ -67,7 +67,7 @@ async fn keys_pass_at_their_own_rates_over_all_gateways() {
 
 /// A reload gives a key another rate, and what it has used counts.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_rate_of_a_key_counts_what_the_key_has_used() {
+async fn a_new_rate_of_a_key_counts_its_used_permits() {
     let upstream = Upstream::ok().await;
     let gateway = Gateway::start(&yaml(&upstream, "memory", LIMITER)).await;
     let gateways = [gateway];
@@ -149,7 +149,7 @@ async fn explain_names_the_rate_of_the_key() {
 
 /// A reserve is cut to what its key can give, and a cost above that is refused with the number of the key.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reserve_is_cut_to_what_its_key_can_give() {
+async fn a_reserve_is_cut_to_the_capacity_of_its_key() {
     let upstream = Upstream::ok().await;
     let limiter = format!("{LIMITER}, rates: {{ acme: 5/h }}");
     for (cost, acme, other) in

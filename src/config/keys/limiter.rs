@@ -63,7 +63,7 @@ pub(in crate::config) const LIMITER: Keys = Keys {
             .says("the bucket that a request belongs to: text and parts of the request, such as `{client_ip}`, \
                 `{client_ip/64}`, `{path.NAME}`, `{path.NAME:int}`, `{header.NAME}`, `{query.NAME}`, `{body./POINTER}` \
                 or `{segment.N}`, joined"),
-        map("rates", 0..=100_000, &Kind::Rate).written("map of names and rates").otherwise("one rate for all keys")
+        map("rates", 0..=10_000, &Kind::Rate).written("map of names and rates").otherwise("one rate for all keys")
             .of(&RATES)
             .says("another rate for some keys, such as `{ acme: 20/s, \"plus-*\": 10/s }`: the rate of its name, or else of \
                 the longest pattern (`*` is any text) that a key has. With a `key` and one rate"),

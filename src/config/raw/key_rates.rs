@@ -2,7 +2,7 @@
 
 use super::rules::Rule;
 use crate::config::{
-    key_rates::KeyRule,
+    key_rates::{KeyRule, MOST_PATTERNS},
     keys::{Kind, LIMITER, RuleKind},
     limiter::LimiterConfig,
     reader::{ConfigReader, ConfigSection, Field, join},
@@ -52,6 +52,9 @@ impl ConfigReader {
                     "is a pattern, and the keys of this limiter are credentials, which are hashed"
                         .into(),
                 ),
+                Ok(_) if name.name.contains('*') && rates.patterns() >= MOST_PATTERNS => {
+                    Err(format!("is one pattern too many; there may be {MOST_PATTERNS}"))
+                }
                 Ok(rule) if rates.add(key.canonical_name(&name.name), KeyRule { rate, rule }) => {
                     Ok(())
                 }

@@ -451,11 +451,27 @@ fn keys_may_have_other_rates() {
     "{ rate: 9/s, key: '{header.x}', rates: { a: 2/s } }",
     "routes[0].limiters[0].cost"
 )]
-fn mistakes_in_rates_of_keys_say_what_to_write(#[case] limiter: &str, #[case] expected: &str) {
+fn mistakes_in_rates_of_keys_have_a_cure(#[case] limiter: &str, #[case] expected: &str) {
     let text = format!(
         "upstream: http://a\nlimiters: {{ a: {limiter} }}\n\
          routes: [{{ suffix: /, limiters: [{{ limiter: a, cost: 5 }}] }}]\n"
     );
     let said = parse(&text).expect_err("must be refused").to_string();
     assert!(said.contains(expected), "{said}");
+}
+
+/// A request is compared with each pattern, so that there are few.
+#[test]
+fn rates_have_a_hundred_patterns() {
+    let text = |count: usize| {
+        let rates: Vec<_> = (0..count).map(|i| format!("'k{i}-*': 5/s")).collect();
+        let rates = rates.join(", ");
+        format!(
+            "upstream: http://a\nroutes: [{{ suffix: / }}]\n\
+             limiters: {{ a: {{ rate: 2/s, key: '{{header.x}}', rates: {{ {rates} }} }} }}\n"
+        )
+    };
+    assert_eq!(parse(&text(100)).expect("a config").limiters[0].key_rates.len(), 100);
+    let said = parse(&text(101)).expect_err("must be refused").to_string();
+    assert!(said.contains("rates.k100-*: is one pattern too many; there may be 100"), "{said}");
 }

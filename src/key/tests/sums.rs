@@ -96,7 +96,7 @@ fn a_sum_of_numbers_is_a_number() {
     "1 + 2*{qeury.n}",
     "has the term `2*{qeury.n}`, which has the unknown part `{qeury.n}`; did you mean `{query.n}`?"
 )]
-fn says_what_is_wrong_with_a_sum(#[case] text: &str, #[case] reason: &str) {
+fn a_wrong_sum_has_its_reason(#[case] text: &str, #[case] reason: &str) {
     let said = Cost::parse(text).expect_err("no cost");
     assert!(said.starts_with(reason), "{said}");
     assert_eq!(Sum::parse_request(text).expect_err("no reserve"), said);

@@ -106,7 +106,7 @@ fn forwarding_headers_cannot_be_nominated() {
 }
 
 #[test]
-fn an_unseen_gateway_leaves_what_names_proxies() {
+fn an_unseen_gateway_keeps_the_headers_of_proxies() {
     let sent = [
         ("via", "1.1 a"),
         ("forwarded", "for=b"),
