@@ -5,7 +5,7 @@ use crate::{
     controls::{Defect, TIMEOUT},
     history::{History, MS, Micros, Route},
     network::Network,
-    upstream::{End, Left, SeenRefusal, SeenReport, Upstream},
+    upstream::{End, Left, SeenRefusal, Upstream},
 };
 use paceway::{
     algorithm::{Grant, concurrency::Ticket, reserve::Part},
@@ -199,10 +199,19 @@ impl Request {
                 network.awake(self.gateway).await;
                 let now = network.now();
                 told.end(now, End::Done);
-                if let Some(left) = said.left.filter(|left| left.until > now) {
-                    let left = upstream.report(&history, &self, sent, left);
-                    upstream.reports.lock().push(SeenReport { at: now, left });
-                    checks.iter().for_each(|check| lower(&store, check, left, now));
+                let heard = said.left.and_then(|left| upstream.hear(&self, sent, now, left));
+                if let Some(after) = heard {
+                    let (history, network, upstream) =
+                        (history.clone(), network.clone(), upstream.clone());
+                    let (store, checks) = (store.clone(), checks.clone());
+                    let teller = (self.gateway, self.key);
+                    tokio::spawn(async move {
+                        sleep(limit::duration(after)).await;
+                        let now = network.now();
+                        if let Some(left) = upstream.report(&history, teller, now) {
+                            checks.iter().for_each(|check| lower(&store, check, left, now));
+                        }
+                    });
                 }
                 let used = route.used(self.number);
                 for check in (0..checks.len()).filter(|_| refused.is_none()) {

@@ -11,6 +11,9 @@ use paceway::{
 use parking_lot::Mutex;
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
+/// The least time between two values of what remains that a gateway tells the store.
+const APART: Micros = 50 * MS;
+
 /// All requests of a history.
 #[derive(Debug, Default)]
 pub(crate) struct Upstream {
@@ -19,6 +22,17 @@ pub(crate) struct Upstream {
     pub(crate) reports: Mutex<Vec<SeenReport>>,
     /// The permits that were used of its own quota, by the numbers of its windows.
     used: Mutex<BTreeMap<i64, i64>>,
+    /// By gateway and key, the newest answer that says what is left.
+    newest: Mutex<BTreeMap<(usize, i64), Heard>>,
+}
+
+/// What a gateway has heard last of the rest of a quota.
+#[derive(Debug, Clone, Copy)]
+struct Heard {
+    sent: Micros,
+    left: Left,
+    /// When it tells the store, or has done so.
+    tells: Micros,
 }
 
 /// The headers of an answer that concern quotas.
@@ -136,19 +150,48 @@ impl Upstream {
         Said { refused_until: None, left: Some(left).filter(|_| quota.reports) }
     }
 
+    /// Notes what an answer says is left. Returns after how many µs the gateway tells the store: it tells one value in 50 ms, the
+    /// newest. `None` for an answer that another one has overtaken, or before which another one waits.
+    pub(crate) fn hear(
+        &self,
+        request: &Request,
+        sent: Micros,
+        now: Micros,
+        left: Left,
+    ) -> Option<Micros> {
+        let mut newest = self.newest.lock();
+        let first = Heard { sent, left, tells: Micros::MIN };
+        let heard = newest.entry((request.gateway, request.key)).or_insert(first);
+        let is_overtaken = sent == heard.sent && left.permits > heard.left.permits;
+        if sent < heard.sent || is_overtaken {
+            return None;
+        }
+        (heard.sent, heard.left) = (sent, left);
+        if now < heard.tells {
+            return None;
+        }
+        let at = now.max(heard.tells.saturating_add(APART));
+        heard.tells = at;
+        Some(at - now)
+    }
+
     /// The rest of the quota as a gateway tells it: less the calls that it has sent since the one whose answer says so.
     pub(crate) fn report(
         &self,
         history: &History,
-        request: &Request,
-        sent: Micros,
-        left: Left,
-    ) -> Left {
+        teller: (usize, i64),
+        now: Micros,
+    ) -> Option<Left> {
+        let heard = *self.newest.lock().get(&teller)?;
+        let left = Some(heard.left).filter(|left| left.until > now)?;
         let seen = self.seen.lock();
         let is_later =
-            |it: &&Seen| it.gateway == request.gateway && it.sent.is_some_and(|(at, _)| at > sent);
+            |it: &&Seen| it.gateway == teller.0 && it.sent.is_some_and(|(at, _)| at > heard.sent);
         let later = seen.iter().filter(is_later).map(|it| history.routes[it.route].cost);
-        Left { permits: (left.permits - later.sum::<i64>()).max(0), ..left }
+        let left = Left { permits: (left.permits - later.sum::<i64>()).max(0), ..left };
+        drop(seen);
+        self.reports.lock().push(SeenReport { at: now, left });
+        Some(left)
     }
 }
 

@@ -10,7 +10,7 @@ local M = { kind = 67, lease = true }
 
 local redis, max, pack, unpack_from = redis, math.max, struct.pack, struct.unpack
 local HOLDER, WAITER, PAUSED = '<i8i8', '<i8i8i8', '<c1i8I2'
-local CLAIM, MAX_QUEUE = 2000000, 100000
+local CLAIM, MAX_QUEUE, SPREAD = 2000000, 100000, 1024
 local FIRST = -4503599627370496
 
 local plain = common.plain
@@ -163,7 +163,8 @@ function M.enqueue(open, ticket, budget, turn)
     if open.turns then waiters().add(open.turns, number_of(order), ticket, deadline, turn) end
     keep_until_end(open)
   end
-  return deadline, next_free(open)
+  local later = oldest_waiter(open) == member and 0 or 1 + ticket.number % SPREAD
+  return deadline, next_free(open) + later * 1000
 end
 
 function M.renew(open, gateway, number)

@@ -26,6 +26,9 @@ use waiters::Waiters;
 pub const CLAIM: Micros = 2_000_000;
 /// How many requests may wait in one queue; later ones are refused.
 const MAX_QUEUE: usize = 100_000;
+/// All but the first of a queue ask up to so many ms later: its question hands over all permits that are free by then, and a
+/// thousand questions at the end of a pause would hold up those of other limiters.
+const SPREAD: i64 = 1024;
 /// The wait that a refused request is advised, µs: 1 s. The time at which a permit becomes free is unknown.
 pub const RETRY: Micros = 1_000_000;
 
@@ -272,7 +275,8 @@ impl Open {
             let turn = takes_turns.then(|| self.turn.clone().unwrap_or_else(Turn::of_nobody));
             waiters.add(self.now, waiter, is_first, turn.as_ref());
         }
-        Some(Queued { deadline, ask_after: self.next() })
+        let later = if waiters.is_first(waiter) { 0 } else { 1 + ticket.number % SPREAD };
+        Some(Queued { deadline, ask_after: self.next() + later * 1000 })
     }
 
     /// The time until a permit is free by itself: until the first lease expires, µs.

@@ -457,18 +457,21 @@ function M.pause(state, span, status, unit, ago)
 end
 
 -- An answer says that `left` permits remain for `span` µs; requests of the gateway wait for `waiting`. A limiter that grants no `next`
--- permits in that time, if not 0, needs no count.
+-- permits in that time, if not 0, needs no count while some are left. A count ends at an odd µs if nothing remains, and else at an even one.
 function M.remain(state, left, waiting, next, span)
   local algorithm, is_open, now = state.algorithm, state.open, call.now
-  local old, reset, recalls = is_open.gate, now + span, left
+  local old, reset, recalls = is_open.gate, ceil((now + span) / 2) * 2, left
   if old and now < old.reset then
-    if waiting <= left and left >= old.left then return end
-    reset = waiting > left and old.reset + 1 or old.reset
-  elseif next > 0 and algorithm.earliest(is_open, 0, next) >= span then
+    local is_emptied = left == 0 and (old.left > 0 or old.reset % 2 == 0)
+    local is_new = waiting > left or is_emptied
+    if not is_new and left >= old.left then return end
+    reset = is_new and floor(old.reset / 2 + 1) * 2 or old.reset
+  elseif left > 0 and next > 0 and algorithm.earliest(is_open, 0, next) >= span then
     return
   else
     recalls = old and M.is_flowing(old) and left or 0
   end
+  if left == 0 and reset % 2 == 0 then reset = reset + 1 end
   is_open.gate, state.has_new_gate = open_by(algorithm, changed(old, { left = left, reset = reset }), is_open.rule), true
   if is_open.gate then M.publish(state.key, reset - now, '=' .. common.plain(recalls)) end
 end

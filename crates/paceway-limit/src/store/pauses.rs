@@ -57,6 +57,9 @@ pub struct Pauses {
     /// By the same hash, the number of the last recall: slots of calls that asked before are none any more. And the last of all.
     recalled: [AtomicU64; FREED],
     last_recall: AtomicU64,
+    /// The same for slots that come before an instant, which is the second number: that of the end of a count.
+    counted: [[AtomicU64; 2]; FREED],
+    began: Instant,
     hasher: RandomState,
     table: RwLock<PauseTable>,
     waiting: WaitingCalls,
@@ -139,6 +142,8 @@ impl Default for Pauses {
             freed: [const { AtomicU64::new(0) }; FREED],
             recalled: [const { AtomicU64::new(0) }; FREED],
             last_recall: AtomicU64::new(0),
+            counted: [const { [const { AtomicU64::new(0) }; 2] }; FREED],
+            began: Instant::now(),
             hasher: RandomState::new(),
             table: RwLock::default(),
             waiting: WaitingCalls::default(),
@@ -267,6 +272,14 @@ impl Pauses {
         self.drop_permits(Some(key));
         if self.permits_awaited(key, span) > most {
             self.recall(key);
+        } else if most == 0 {
+            // Calls that have no answer yet wait for no slot yet.
+            let version = self.version.fetch_add(1, SeqCst) + 1;
+            let [last, until] = self.slot(&self.counted, key);
+            let ends = self.began.elapsed() + self::span(span);
+            until.store(ends.as_micros() as u64, SeqCst);
+            last.store(version, SeqCst);
+            self.last_recall.store(version, SeqCst);
         }
     }
 
@@ -275,9 +288,15 @@ impl Pauses {
         self.waiting.permits(key, Instant::now() + self::span(span))
     }
 
-    /// Whether slots of `key` that were granted to a call which asked when the pauses of `asked` were known were taken back.
-    fn is_recalled(&self, key: &str, asked: PauseVersion) -> bool {
-        self.slot(&self.recalled, key).load(SeqCst) > asked.0
+    /// Whether a slot of a limiter for the instant `at` was taken back since it was asked for. A call that waits for its turn has
+    /// asked long before its slot is decided.
+    fn is_recalled(&self, check: &Check, GrantedSlot { at, asked, .. }: GrantedSlot) -> bool {
+        let [last, until] = self.slot(&self.counted, &check.key);
+        let is_counted = || {
+            let ends = Duration::from_micros(until.load(SeqCst));
+            check.turn.is_none() && last.load(SeqCst) > asked.0 && at < self.began + ends
+        };
+        self.slot(&self.recalled, &check.key).load(SeqCst) > asked.0 || is_counted()
     }
 
     /// From now on `keeper` drops permits when a pause is learned, or a limiter is reset.
@@ -316,7 +335,7 @@ impl Pauses {
         self.waiting.wake(key, Instant::now() + LONGEST);
     }
 
-    fn slot<'a>(&self, numbers: &'a [AtomicU64; FREED], key: &str) -> &'a AtomicU64 {
+    fn slot<'a, T>(&self, numbers: &'a [T; FREED], key: &str) -> &'a T {
         &numbers[self.hasher.hash_one(key) as usize % FREED]
     }
 

@@ -307,3 +307,22 @@ proptest! {
         }
     }
 }
+
+/// A thousand requests wait for the end of a pause: the first asks then, and the others within the second after it. Its question hands
+/// over all permits.
+#[test]
+fn only_the_first_of_a_queue_asks_at_the_end_of_a_pause() {
+    let mut permits = Permits::new(3, 10 * SECOND);
+    permits.with(|open| {
+        open.leases().expect("leases").pause(Gate::new(T0, SECOND, 429));
+    });
+    let waits = |permits: &mut Permits, number| {
+        permits.ask(ticket(number), 5 * SECOND).queued.expect("a place").ask_after
+    };
+    assert_eq!(waits(&mut permits, 1), SECOND);
+    let later: Vec<_> = (2..1000).map(|number| waits(&mut permits, number)).collect();
+    assert!(later.iter().all(|after| (SECOND + 1..=SECOND + 1_024_000).contains(after)));
+    permits.now += SECOND;
+    permits.held();
+    assert_eq!(permits.notified, [1, 2, 3]);
+}

@@ -81,6 +81,11 @@ impl Waiters {
         self.queue.first_key_value().map(|(number, _)| *number)
     }
 
+    /// Whether this request came first.
+    pub(super) fn is_first(&self, waiter: Ticket) -> bool {
+        self.queue.first_key_value().is_some_and(|(_, first)| *first == waiter)
+    }
+
     /// The number of the request whose turn it is. One without a turn is the next when it came before all others.
     pub(super) fn next(&mut self) -> Option<i64> {
         let oldest = self.oldest()?;

@@ -116,6 +116,11 @@ impl Gate {
         GateChange { gate, recalls: Some(0) }
     }
 
+    /// Whether an answer has said that nothing remains: then a count ends at an odd µs, and otherwise at an even one.
+    fn is_empty(&self) -> bool {
+        self.left == 0 && self.reset % 2 == 1
+    }
+
     /// The knee after the refusal of a call that was sent at this time of the curve.
     fn knee_after(&self, curve: Curve, sent: Micros) -> f64 {
         if self.early == GUESS {
@@ -154,7 +159,8 @@ impl Gate {
     ///
     /// A count begins with the requests that wait: they ask again, so that they are counted. At a working rate they do so only if
     /// more permits are promised than remain. A count only gets smaller, unless
-    /// that is so again. Then a new one begins, which ends 1 µs later: permits of the count before do not come back to it.
+    /// that is so again, or nothing remains: slots of this count may still be ahead at any gateway. Then a new one begins, which ends
+    /// 1 or 2 µs later: permits of the count before do not come back to it.
     pub fn remaining(
         old: Option<&OpenGate>,
         open: &Open,
@@ -163,22 +169,26 @@ impl Gate {
     ) -> Option<GateChange> {
         let gate = old.map_or_else(Self::default, |old| old.gate.clone());
         let (left, span) = (told.permits.max(0), told.span.clamp(0, MAX_PAUSE));
-        let is_short = told.waiting > left;
         let (before, reset) = (gate.left, gate.reset);
+        let is_emptied = left == 0 && !gate.is_empty();
         let mut change = GateChange { gate: Self { left, ..gate }, recalls: Some(left) };
         if now >= reset {
             let next = told.next(open.facts().capacity);
-            if next > 0 && open.earliest(0, next).0 >= span {
+            // Slots that were promised before come back when their requests leave, and are none any more where nothing remains.
+            if left > 0 && next > 0 && open.earliest(0, next).0 >= span {
                 return None;
             }
-            change.gate.reset = now + span;
+            change.gate.reset = (now + span + 1) / 2 * 2;
             if !old.is_some_and(OpenGate::is_flowing) {
                 change.recalls = Some(0);
             }
-        } else if is_short {
-            change.gate.reset += 1;
+        } else if told.waiting > left || is_emptied {
+            change.gate.reset = (reset + 2) / 2 * 2;
         } else if left >= before {
             return None;
+        }
+        if left == 0 {
+            change.gate.reset |= 1;
         }
         Some(change)
     }

@@ -102,7 +102,7 @@ impl Pauses {
         let held = self.held(checks).filter(|held| at < held.until);
         let paused = checks.iter().enumerate().filter_map(covers);
         let recalled = |(index, check): (usize, &Check)| {
-            let is_recalled = check.enforce && self.is_recalled(&check.key, asked);
+            let is_recalled = check.enforce && self.is_recalled(check, slot);
             let hold = Covering::of_hold(index, Instant::now());
             is_recalled.then_some(Covering { is_held: false, ..hold })
         };

@@ -1,6 +1,6 @@
 use super::{covering::KNOWN_WITHIN, *};
 use crate::{
-    algorithm::{Algorithm, TokenBucket},
+    algorithm::{Algorithm, TokenBucket, fair::Turn},
     store::Check,
 };
 use std::time::Duration;
@@ -249,4 +249,23 @@ async fn begins_and_ends_are_reported_once() {
     // The end comes without another call of the table.
     assert_eq!(events.next().await, PauseEvent::Ended { key: a, is_over: true });
     assert_eq!(Instant::now(), grown);
+}
+
+/// Nothing remains for 2 s, and no call waits: a slot within that time that was asked for before is none, one after it is, and one
+/// that was asked for later counts already. A call that waits for its turn has asked long ago.
+#[tokio::test(start_paused = true)]
+async fn an_empty_count_takes_back_the_slots_that_were_asked_for() {
+    let (pauses, now, checks) = (Pauses::default(), Instant::now(), [check("a")]);
+    let turn = [check("a").with_turn(Turn::of_nobody())];
+    let before = pauses.version();
+    pauses.learn_count("a", 0, 2 * SECOND);
+    let asked = pauses.version();
+    let is_taken_back = |checks: &[Check], millis, asked| {
+        pauses.covering(checks, slot(now + Duration::from_millis(millis), asked)).is_some()
+    };
+    assert!(is_taken_back(&checks, 1999, before));
+    assert!(!is_taken_back(&checks, 2000, before) && !is_taken_back(&checks, 1999, asked));
+    assert!(!is_taken_back(&turn, 1999, before));
+    pauses.learn_count("b", 1, 2 * SECOND);
+    assert!(!is_taken_back(&[check("b")], 1999, before), "some remain");
 }

@@ -60,6 +60,8 @@ fn a_count_begins_only_where_the_rule_grants_more() {
         (50, 3, 3, 10 * SECOND, false),
         (50, 3, 4, 10 * SECOND, true),
         (0, 80, 0, 30 * SECOND, true),
+        // The fifty may come back before then.
+        (50, 0, 0, 5 * SECOND, true),
     ] {
         let mut limiter = Limiter::new(window(50, 10 * SECOND));
         if taken > 0 {
@@ -90,5 +92,24 @@ fn permits_come_back_to_the_remainder() {
         limiter.tell(T0, 1, 3, 4 * SECOND);
         limiter.refund(T0, grants[2].1, 1);
         assert_eq!(limiter.gate.as_ref().map(|gate| gate.left), Some(1), "{rule:?}");
+    }
+}
+
+/// Nothing remains although the count has granted two of its permits: their slots are none any more, here and at other gateways, and
+/// the permits do not come back. A second answer that says so is no news.
+#[test]
+fn nothing_remains_of_a_count_that_has_granted_permits() {
+    for rule in [bucket(50, 10 * SECOND, 50), window(50, 10 * SECOND)] {
+        let mut limiter = Limiter::new(rule);
+        limiter.tell(T0, 2, 0, 4 * SECOND);
+        let grant = limiter.ask(T0, 2, MAX_BUDGET).parts.expect("granted")[0].grant;
+        limiter.tell(T0, 0, 0, 4 * SECOND);
+        let told = limiter.gate.clone().expect("a gate");
+        assert_eq!((told.left, told.reset), (0, T0 + 4 * SECOND + 3), "{rule:?}");
+        limiter.refund(T0, grant, 2);
+        limiter.tell(T0 + 1, 0, 0, 4 * SECOND - 1);
+        assert_eq!(limiter.gate, Some(told), "{rule:?}");
+        assert!(limiter.level(T0).remaining == 0, "{rule:?}");
+        assert!(limiter.ask(T0, 1, MAX_BUDGET).at > 4 * SECOND, "{rule:?}");
     }
 }
