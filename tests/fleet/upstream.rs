@@ -26,7 +26,7 @@ pub(crate) struct Upstream {
     newest: Mutex<BTreeMap<(usize, i64), Heard>>,
 }
 
-/// What a gateway has heard last of the rest of a quota.
+/// The rest of a quota as a gateway knows it.
 #[derive(Debug, Clone, Copy)]
 struct Heard {
     sent: Micros,
