@@ -4,6 +4,8 @@
 mod covering;
 mod events;
 mod holds;
+mod marks;
+mod table;
 #[cfg(any(test, feature = "redis"))]
 mod unheard;
 mod waiting;
@@ -11,35 +13,31 @@ mod waiting;
 pub use covering::{Covering, Doubt, GrantedSlot};
 pub use events::{PauseEvent, PauseEvents};
 pub use holds::LimiterHold;
+pub use marks::PauseVersion;
+pub use table::KnownPause;
 pub use waiting::WaitingCount;
 
 use super::{Check, Openings, Pause};
 use crate::algorithm::Micros;
-use ahash::RandomState;
 use events::Events;
+use marks::Marks;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use std::{
-    collections::{BTreeSet, HashMap},
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
+use table::{PauseTable, left_until, span};
 use tokio::{
     sync::{Notify, Semaphore, SemaphorePermit},
     time::Instant,
 };
 use waiting::WaitingCalls;
 
-/// States whose pauses are known at one time. A further pause drops the one that ends first.
-const MAX_PAUSES: usize = 65_536;
 /// No pause is longer than a year, so that its end is an instant that the clock can count.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
-/// The error of an end: the store counts in µs, and timers in ms.
-const TIMER_ERROR: Duration = Duration::from_millis(1);
-/// The numbers of the last ends.
-const FREED: usize = 256;
 /// The calls of a process that ask again at one time because of a pause. 10,000 at once would take the time of all others, and with
 /// more than fit into one call of the store beside newcomers some would have their answers after the time-out.
 const AT_ONCE: usize = 64;
@@ -49,18 +47,7 @@ const AT_ONCE: usize = 64;
 pub struct Pauses {
     /// How many there are; every call reads it.
     count: AtomicUsize,
-    /// The number of the pause that was learned last.
-    version: AtomicU64,
-    /// By a hash of the state, the number of the last end of its pause, or of the last reset. Two states may share one, and then
-    /// calls ask once in vain.
-    freed: [AtomicU64; FREED],
-    /// By the same hash, the number of the last recall: slots of calls that asked before are none any more. And the last of all.
-    recalled: [AtomicU64; FREED],
-    last_recall: AtomicU64,
-    /// The same for slots that come before an instant, which is the second number: that of the end of a count.
-    counted: [[AtomicU64; 2]; FREED],
-    began: Instant,
-    hasher: RandomState,
+    marks: Marks,
     table: RwLock<PauseTable>,
     waiting: WaitingCalls,
     events: Events,
@@ -78,36 +65,6 @@ pub struct Pauses {
 pub(super) trait KeepsPermits: Send + Sync {
     /// Drops the permits of the state `key`; `None`: all.
     fn drop_permits(&self, key: Option<&str>);
-}
-
-#[derive(Debug, Default)]
-struct PauseTable {
-    all: HashMap<Arc<str>, KnownPause, RandomState>,
-    /// The same pauses in the order of their ends.
-    ends: BTreeSet<(Instant, Arc<str>)>,
-    /// The limiters that operators hold.
-    holds: Arc<[LimiterHold]>,
-    /// When the store last ended a pause, or lost its states: replies to older questions say nothing about pauses.
-    outdated: Option<Instant>,
-}
-
-/// A pause of one state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KnownPause {
-    /// The end of the pause, as far as this process knows: a message of the store that took 3 ms makes it 3 ms later.
-    pub until: Instant,
-    /// The status of the answer that caused it, such as 429; 0 as long as only the length of the pause is known.
-    pub status: u16,
-    /// How long it takes as a whole, as far as this process knows.
-    whole: Micros,
-    version: u64,
-    /// It has lowered the rate of its limiter. Later refusals within the pause are of the calls that were sent before it.
-    fell: bool,
-    /// The store has said that it knows of this end, and has lost no states since. A pause that this process has learned from
-    /// an answer of the upstream is on its way to the store until then.
-    is_told: bool,
-    /// The store decided as if there were no pause; when that was noticed.
-    doubted: Option<Instant>,
 }
 
 /// How a pause is learned.
@@ -128,23 +85,13 @@ struct Learned {
     falls: bool,
 }
 
-/// The pauses that a process knew at some moment, such as the moment at which a call asked the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct PauseVersion(u64);
-
 // === impl Pauses ===
 
 impl Default for Pauses {
     fn default() -> Self {
         Self {
             count: AtomicUsize::new(0),
-            version: AtomicU64::new(0),
-            freed: [const { AtomicU64::new(0) }; FREED],
-            recalled: [const { AtomicU64::new(0) }; FREED],
-            last_recall: AtomicU64::new(0),
-            counted: [const { [const { AtomicU64::new(0) }; 2] }; FREED],
-            began: Instant::now(),
-            hasher: RandomState::new(),
+            marks: Marks::default(),
             table: RwLock::default(),
             waiting: WaitingCalls::default(),
             events: Events::default(),
@@ -165,7 +112,7 @@ impl Pauses {
 
     /// The pauses that are known now. A call reads it before it asks the store.
     pub fn version(&self) -> PauseVersion {
-        PauseVersion(self.version.load(SeqCst))
+        self.marks.version()
     }
 
     /// Records that the store has paused the state `key` for `left` µs from now on because of an answer with `status` (0: not
@@ -242,7 +189,7 @@ impl Pauses {
                 // Before a request can know of the pause: none that does is served from these permits.
                 self.drop_permits(Some(&key));
                 let until = before.map_or(until, |known| known.until.max(until));
-                (until, self.version.fetch_add(1, SeqCst) + 1)
+                (until, self.marks.next())
             }
         };
         let (fallen, doubted) = (fell || falls, None);
@@ -259,9 +206,7 @@ impl Pauses {
 
     /// Takes back the slots of `key` that were granted before now: the calls that wait for them ask again.
     fn recall(&self, key: &str) {
-        let version = self.version.fetch_add(1, SeqCst) + 1;
-        self.slot(&self.recalled, key).store(version, SeqCst);
-        self.last_recall.store(version, SeqCst);
+        self.marks.recall(key);
         self.drop_permits(Some(key));
         self.waiting.wake(key, Instant::now() + LONGEST);
     }
@@ -274,29 +219,13 @@ impl Pauses {
             self.recall(key);
         } else if most == 0 {
             // Calls that have no answer yet wait for no slot yet.
-            let version = self.version.fetch_add(1, SeqCst) + 1;
-            let [last, until] = self.slot(&self.counted, key);
-            let ends = self.began.elapsed() + self::span(span);
-            until.store(ends.as_micros() as u64, SeqCst);
-            last.store(version, SeqCst);
-            self.last_recall.store(version, SeqCst);
+            self.marks.recall_within(key, self::span(span));
         }
     }
 
     /// The permits of `key` whose slots in the next `span` µs calls wait for.
     pub(crate) fn permits_awaited(&self, key: &str, span: Micros) -> i64 {
         self.waiting.permits(key, Instant::now() + self::span(span))
-    }
-
-    /// Whether a slot of a limiter for the instant `at` was taken back since it was asked for. A call that waits for its turn has
-    /// asked long before its slot is decided.
-    fn is_recalled(&self, check: &Check, GrantedSlot { at, asked, .. }: GrantedSlot) -> bool {
-        let [last, until] = self.slot(&self.counted, &check.key);
-        let is_counted = || {
-            let ends = Duration::from_micros(until.load(SeqCst));
-            check.turn.is_none() && last.load(SeqCst) > asked.0 && at < self.began + ends
-        };
-        self.slot(&self.recalled, &check.key).load(SeqCst) > asked.0 || is_counted()
     }
 
     /// From now on `keeper` drops permits when a pause is learned, or a limiter is reset.
@@ -331,19 +260,14 @@ impl Pauses {
         if let Some((key, known)) = gone {
             self.events.say(PauseEvent::Ended { key, is_over: known.until <= Instant::now() });
         }
-        self.slot(&self.freed, key).store(self.version.fetch_add(1, SeqCst) + 1, SeqCst);
+        self.marks.free(key);
         self.waiting.wake(key, Instant::now() + LONGEST);
-    }
-
-    fn slot<'a, T>(&self, numbers: &'a [T; FREED], key: &str) -> &'a T {
-        &numbers[self.hasher.hash_one(key) as usize % FREED]
     }
 
     /// Whether a limiter of `checks` that enforces was freed since the pauses of `asked` were known: its pause has ended before
     /// its time, or its state is as if it were unused.
     pub(crate) fn freed_since(&self, checks: &[Check], asked: PauseVersion) -> bool {
-        let is_freed = |check: &Check| self.slot(&self.freed, &check.key).load(SeqCst) > asked.0;
-        checks.iter().any(|check| check.enforce && is_freed(check))
+        checks.iter().any(|check| check.enforce && self.marks.is_freed_since(&check.key, asked))
     }
 
     /// The pause of the state `key`, if there is one.
@@ -431,66 +355,6 @@ impl Telling {
             && (known.is_told || !(self.tells && known.ends_by(until)))
             && (!self.falls || known.fell)
     }
-}
-
-// === impl PauseTable ===
-
-impl PauseTable {
-    fn count(&self) -> usize {
-        self.all.len() + self.holds.len()
-    }
-
-    fn put(&mut self, key: &Arc<str>, pause: KnownPause) {
-        self.remove(key);
-        self.ends.insert((pause.until, key.clone()));
-        self.all.insert(key.clone(), pause);
-        if self.all.len() > MAX_PAUSES
-            && let Some((_, first)) = self.ends.pop_first()
-        {
-            self.all.remove(&first);
-        }
-    }
-
-    fn remove(&mut self, key: &str) -> Option<(Arc<str>, KnownPause)> {
-        let (key, pause) = self.all.remove_entry(key)?;
-        self.ends.remove(&(pause.until, key.clone()));
-        Some((key, pause))
-    }
-}
-
-// === impl KnownPause ===
-
-impl KnownPause {
-    /// How much of it is left, in µs.
-    pub fn left(&self) -> Micros {
-        left_until(self.until)
-    }
-
-    /// The same pause for a store. One that has not lowered the rate (`throttle: { learn: off }`) does not lower it there.
-    pub fn pause(&self) -> Pause {
-        let whole = if self.fell { self.whole } else { 0 };
-        Pause { span: self.left(), whole, status: self.status, ago: 0 }
-    }
-
-    /// Whether the end `until`, as a message of the store tells it, is that of this pause or a later one.
-    fn ends_by(&self, until: Instant) -> bool {
-        self.until <= until + TIMER_ERROR
-    }
-
-    /// Whether a pause until `until` with `status` says nothing that this one does not say.
-    fn covers(&self, until: Instant, status: u16) -> bool {
-        until <= self.until && (status == 0 || self.status != 0)
-    }
-}
-
-/// In µs, and rounded up: a call that waits until then comes after the end.
-fn left_until(end: Instant) -> Micros {
-    let left = end.saturating_duration_since(Instant::now());
-    i64::try_from(left.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
-}
-
-fn span(left: Micros) -> Duration {
-    Duration::from_micros(u64::try_from(left).unwrap_or(0)).min(LONGEST)
 }
 
 #[cfg(test)]

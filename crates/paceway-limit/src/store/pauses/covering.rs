@@ -6,7 +6,7 @@ use crate::{
     algorithm::Micros,
     store::{Check, Pause},
 };
-use std::{sync::atomic::Ordering::SeqCst, time::Duration};
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// A pause is known within 100 ms, and its end to 100 ms: messages and replies take time.
@@ -79,7 +79,7 @@ impl Pauses {
     /// Whether no pause is known, and no slot was taken back since the pauses of `asked` were known. Each call looks.
     #[inline]
     pub fn is_quiet_since(&self, asked: PauseVersion) -> bool {
-        self.is_empty() && self.last_recall.load(SeqCst) <= asked.0
+        self.is_empty() && self.marks.is_quiet_since(asked)
     }
 
     /// The pause of one of `checks` that covers the slot of a grant; `None` if the call may be made then.
@@ -102,7 +102,7 @@ impl Pauses {
         let held = self.held(checks).filter(|held| at < held.until);
         let paused = checks.iter().enumerate().filter_map(covers);
         let recalled = |(index, check): (usize, &Check)| {
-            let is_recalled = check.enforce && self.is_recalled(check, slot);
+            let is_recalled = check.enforce && self.marks.is_recalled(check, slot);
             let hold = Covering::of_hold(index, Instant::now());
             is_recalled.then_some(Covering { is_held: false, ..hold })
         };

@@ -1,4 +1,4 @@
-use super::{covering::KNOWN_WITHIN, *};
+use super::{covering::KNOWN_WITHIN, table::MAX_PAUSES, *};
 use crate::{
     algorithm::{Algorithm, TokenBucket, fair::Turn},
     store::Check,
