@@ -274,7 +274,7 @@ impl Config {
     /// Warns of a `fixed_window` of a day in the memory store, whose clock starts with the process and not at midnight.
     fn daily_windows(&self, limiter: &LimiterConfig) -> Option<String> {
         let rule = limiter.algorithms.first()?.as_rate()?;
-        let Returns::AtWindowEnd(_) = rule.facts().returns else { return None };
+        let Returns::AtWindowEnd { .. } = rule.facts().returns else { return None };
         let rate = limiter.rates.iter().find(|rate| rate.period >= DAY)?;
         (self.store == StoreConfig::Memory).then(|| {
             format!(

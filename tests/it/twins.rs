@@ -7,8 +7,8 @@ use crate::support::{Redis, Said};
 use metrics::Counter;
 use paceway::{
     algorithm::{
-        Concurrency, FixedWindow, Grant, LeakyBucket, Rule, SlidingWindow, TokenBucket, WarmUp,
-        concurrency::Ticket, gate::Bounds, reserve::Part,
+        CalendarWindow, Concurrency, FixedWindow, Grant, LeakyBucket, Rule, SlidingWindow,
+        TokenBucket, WarmUp, concurrency::Ticket, gate::Bounds, reserve::Part,
     },
     key::StateNames,
     store::{
@@ -83,8 +83,28 @@ fn fixed_window() -> BoxedStrategy<Rule> {
         .boxed()
 }
 
+/// Windows from milliseconds to months, in which the sequence begins or which it meets, also some that differ a little.
+fn calendar_window() -> BoxedStrategy<Rule> {
+    let length = prop_oneof![
+        Just(3_600_000_000i64),
+        Just(86_400_000_000),
+        Just(2_678_400_000_000),
+        2_000..5_000_000i64,
+    ];
+    let count = prop_oneof![4 => 3..9i64, 1 => 9..1_000i64, 1 => Just(1_000_000_000)];
+    let rule = (count, length, 8..12i64, -4..40i64, any::<bool>());
+    rule.prop_map(|(count, length, second, since, is_even)| {
+        let first = T0 - length * since / 16;
+        let resets = [first, first + length, first + length + length * second / 10];
+        let rule = CalendarWindow::new(count.min(length / 2), resets).expect("a rule");
+        Rule::from(if is_even { rule.even() } else { rule })
+    })
+    .boxed()
+}
+
 fn any_rule() -> BoxedStrategy<Rule> {
-    prop_oneof![token_bucket(), sliding_window(), fixed_window(), concurrency()].boxed()
+    prop_oneof![token_bucket(), sliding_window(), fixed_window(), calendar_window(), concurrency()]
+        .boxed()
 }
 
 #[rstest]
@@ -92,6 +112,8 @@ fn any_rule() -> BoxedStrategy<Rule> {
 #[case::sliding_window(sliding_window(), 60)]
 #[case::sliding_window_long(sliding_window(), 400)]
 #[case::fixed_window(fixed_window(), 60)]
+#[case::calendar_window(calendar_window(), 60)]
+#[case::calendar_window_long(calendar_window(), 400)]
 #[case::concurrency(concurrency(), 60)]
 #[case::all_together(any_rule(), 60)]
 fn memory_and_redis_agree_step_by_step(#[case] rule: BoxedStrategy<Rule>, #[case] steps: usize) {
@@ -126,6 +148,7 @@ async fn a_refund_does_not_undo_a_reset_after_a_loss() {
 #[case::token_bucket(TokenBucket::new(40, 1_000_000, 10).map(Rule::from))]
 #[case::sliding_window(SlidingWindow::new(10, 250_000, 0).map(Rule::from))]
 #[case::fixed_window(FixedWindow::new(10, 250_000).map(Rule::from))]
+#[case::calendar_window(CalendarWindow::new(10, [T0, T0 + 250_000, T0 + 500_000]).map(Rule::from))]
 #[case::leaky_bucket(LeakyBucket::new(40, 1_000_000, 0, None).map(Rule::from))]
 #[case::warm_up(WarmUp::new(40, 1_000_000, 1_000_000, 3.0).map(Rule::from))]
 #[tokio::test]

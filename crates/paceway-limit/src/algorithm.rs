@@ -24,6 +24,7 @@
 //! }
 //! ```
 
+pub mod calendar_window;
 pub mod concurrency;
 pub mod fixed_window;
 pub mod gate;
@@ -43,6 +44,7 @@ pub mod timeline;
 pub mod token_bucket;
 pub mod warm_up;
 
+pub use calendar_window::CalendarWindow;
 pub use concurrency::Concurrency;
 pub use data_loss::DataLoss;
 pub use fixed_window::FixedWindow;

@@ -3,6 +3,10 @@
 use crate::algorithm::nanohertz::{MAX_RATE, MIN_RATE, Nanohertz, nanohertz};
 use std::{fmt, time::Duration};
 
+/// The period of a rate per month of the calendar: the mean of the Gregorian calendar, which no other rate has.
+#[doc(hidden)]
+pub const MONTH: Duration = Duration::from_secs(2_629_746);
+
 /// A number of permits in a period, such as 600 in a minute.
 ///
 /// ```
@@ -117,6 +121,9 @@ impl fmt::Display for Rate {
 #[doc(hidden)]
 pub fn largest(span: Duration) -> (u64, &'static str) {
     let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+    if span == MONTH {
+        return (1, "month");
+    }
     let names = [("d", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000)];
     let names = names.into_iter().chain([("s", 1_000_000), ("ms", 1_000), ("us", 1)]);
     let mut fitting = names.filter(|(_, unit)| micros.is_multiple_of(*unit));

@@ -63,7 +63,7 @@ impl DataLoss {
 mod tests {
     use super::*;
     use crate::algorithm::{
-        FixedWindow, LeakyBucket, Rule, SlidingWindow, TokenBucket, WarmUp,
+        CalendarWindow, FixedWindow, LeakyBucket, Rule, SlidingWindow, TokenBucket, WarmUp,
         reserve::{self, Want},
     };
     use rstest::rstest;
@@ -77,6 +77,7 @@ mod tests {
     #[case::token_bucket(TokenBucket::new(40, SECOND, 10).map(Rule::from))]
     #[case::sliding_window(SlidingWindow::new(10, SECOND / 4, 0).map(Rule::from))]
     #[case::fixed_window(FixedWindow::new(10, SECOND / 4).map(Rule::from))]
+    #[case::calendar_window(CalendarWindow::new(10, [1, 2, 3].map(|i| i * SECOND / 4)).map(Rule::from))]
     #[case::leaky_bucket(LeakyBucket::new(40, SECOND, 0, None).map(Rule::from))]
     #[case::warm_up(WarmUp::new(40, SECOND, SECOND, 3.0).map(Rule::from))]
     fn a_clock_that_is_set_back_after_a_loss_forgets_no_grant(#[case] rule: Option<Rule>) {

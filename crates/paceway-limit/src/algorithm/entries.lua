@@ -20,7 +20,8 @@ local push, push_decided, push_foreign = replies.push, replies.push_decided, rep
 -- The modules of the algorithms by their letters. A script without functions makes each module that it names, so that these and
 -- those of rare steps are named where they are used.
 local ALGORITHMS = {
-  C = 'concurrency', F = 'fixed_window', L = 'leaky_bucket', S = 'sliding_window', T = 'token_bucket', W = 'warm_up',
+  C = 'concurrency', D = 'calendar_window', F = 'fixed_window', L = 'leaky_bucket', S = 'sliding_window', T = 'token_bucket',
+  W = 'warm_up',
 }
 
 -- Limiters and rules by their texts, so that each is read once. They are forgotten when there are too many.

@@ -105,7 +105,7 @@ impl RateRule for FixedWindow {
             pace: [self.period, self.count],
             margin: 0,
             longest_wait: MAX_BUDGET,
-            returns: Returns::AtWindowEnd(self.period),
+            returns: Returns::AtWindowEnd { since: 0, period: self.period },
             debt: |_| 0,
             endless: (*self).into(),
             // `count` is not part of the state, so a window may have more permits than the rule allows, and is full then.

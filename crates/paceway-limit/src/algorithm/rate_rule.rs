@@ -86,8 +86,13 @@ pub enum Returns {
     OneByOne,
     /// This many µs after they were granted.
     AfterSpan(Micros),
-    /// All at once, at the end of a window of this many µs of the store's clock.
-    AtWindowEnd(Micros),
+    /// All at once, at the end of a window of the store's clock.
+    AtWindowEnd {
+        /// The start of one of the windows, µs since 1970.
+        since: Micros,
+        /// The length of a window, µs; windows of a calendar differ a little.
+        period: Micros,
+    },
 }
 
 // === impl RateFacts ===
@@ -97,7 +102,8 @@ impl RateFacts {
     pub fn window(&self) -> Micros {
         match self.returns {
             Returns::OneByOne => 0,
-            Returns::AfterSpan(span) | Returns::AtWindowEnd(span) => span,
+            Returns::AfterSpan(span) => span,
+            Returns::AtWindowEnd { period, .. } => period,
         }
     }
 

@@ -2,9 +2,9 @@
 //! file.
 
 use super::{
-    FixedWindow, Grant, LeakyBucket, Level, MAX_BUDGET, Micros, OpenRate, RateFacts, RateRule,
-    Rule, SlidingWindow, TokenBucket, WarmUp, fixed_window, leaky_bucket, sliding_window,
-    token_bucket, warm_up,
+    CalendarWindow, FixedWindow, Grant, LeakyBucket, Level, MAX_BUDGET, Micros, OpenRate,
+    RateFacts, RateRule, Rule, SlidingWindow, TokenBucket, WarmUp, calendar_window, fixed_window,
+    leaky_bucket, sliding_window, token_bucket, warm_up,
 };
 use std::ops::Deref;
 
@@ -16,6 +16,7 @@ macro_rules! each {
             $kind::LeakyBucket($one) => $do,
             $kind::SlidingWindow($one) => $do,
             $kind::FixedWindow($one) => $do,
+            $kind::CalendarWindow($one) => $do,
             $kind::WarmUp($one) => $do,
         }
     };
@@ -136,6 +137,8 @@ rates! {
     SlidingWindow in sliding_window;
     /// At most `count` permits are granted in each window of the store's clock, for example in each minute.
     FixedWindow in fixed_window;
+    /// At most `count` permits are granted in each window of a calendar, for example in each month of a time zone.
+    CalendarWindow in calendar_window;
     /// The rate rises from a cold rate to the full rate while the limiter is used.
     WarmUp in warm_up;
 }

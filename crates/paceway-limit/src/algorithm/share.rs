@@ -16,7 +16,7 @@ impl Algorithm {
         let (facts, most) = (self.facts(), self.capacity().max(1));
         match facts.returns {
             Returns::OneByOne => facts.permits(MAX_BUDGET / 2).clamp(1, most),
-            Returns::AfterSpan(_) | Returns::AtWindowEnd(_) => most,
+            Returns::AfterSpan(_) | Returns::AtWindowEnd { .. } => most,
         }
     }
 
@@ -31,7 +31,9 @@ impl Algorithm {
     /// window, because the clocks may differ a little.
     pub fn slot(&self, at: Micros) -> Micros {
         match self.facts().returns {
-            Returns::AtWindowEnd(period) => at - at.rem_euclid(period) + period / 2,
+            Returns::AtWindowEnd { since, period } => {
+                at - (at - since).rem_euclid(period) + period / 2
+            }
             Returns::OneByOne | Returns::AfterSpan(_) => at,
         }
     }
@@ -41,7 +43,7 @@ impl Algorithm {
         match self.facts().returns {
             Returns::OneByOne => 0,
             Returns::AfterSpan(span) => span,
-            Returns::AtWindowEnd(period) => period - period / 2,
+            Returns::AtWindowEnd { period, .. } => period - period / 2,
         }
     }
 
@@ -65,7 +67,7 @@ impl Algorithm {
     pub fn since(&self, reset_after: Micros) -> Micros {
         match self.facts().returns {
             Returns::AfterSpan(span) => (span - reset_after).max(0),
-            Returns::OneByOne | Returns::AtWindowEnd(_) => 0,
+            Returns::OneByOne | Returns::AtWindowEnd { .. } => 0,
         }
     }
 
@@ -75,6 +77,13 @@ impl Algorithm {
             return 0;
         }
         let (own, all) = (i128::from(self.capacity()), i128::from(whole.capacity()));
+        let facts = whole.facts();
+        if facts.spaces_permits {
+            // The level does not tell what is left of the window; of an even flow at most its past part is used.
+            let past = i128::from((facts.window() - level.reset_after).clamp(0, facts.window()));
+            let window = i128::from(facts.window());
+            return i64::try_from((own * past + window - 1) / window).unwrap_or(i64::MAX);
+        }
         // The last known level may be that of a charge, which counts by another limit: that of `spent`.
         let is_charge = level.remaining > whole.capacity();
         let limit = if is_charge { whole.facts().spent.capacity() } else { whole.capacity() };

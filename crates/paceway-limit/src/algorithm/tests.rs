@@ -114,6 +114,15 @@ impl Limiter {
         Self::new(Algorithm::FixedWindow(rule), Law::Fixed { count, period })
     }
 
+    /// Windows of a calendar at the instants of fixed ones.
+    pub(crate) fn calendar_window(count: i64, period: Micros, is_even: bool) -> Self {
+        let first = T0 / period * period;
+        let rule =
+            CalendarWindow::new(count, [0, 1, 2].map(|i| first + i * period)).expect("a rule");
+        let rule = if is_even { rule.even() } else { rule };
+        Self::new(rule.into(), Law::Fixed { count, period })
+    }
+
     pub(crate) fn open(&self, now: Micros) -> Open {
         self.rule.open(self.state.clone().as_mut(), now)
     }
@@ -230,9 +239,16 @@ fn fixed_window() -> BoxedStrategy<Limiter> {
     any.prop_map(|(count, period)| Limiter::fixed_window(count, period)).boxed()
 }
 
+fn calendar_window() -> BoxedStrategy<Limiter> {
+    let any = (3..9i64, 1_000..1_500i64, any::<bool>());
+    any.prop_map(|(count, period, is_even)| Limiter::calendar_window(count, period, is_even))
+        .boxed()
+}
+
 /// Takes at least three permits at once; one takes some ten to some hundred µs.
 fn any_limiter() -> BoxedStrategy<Limiter> {
-    prop_oneof![token_bucket(), leaky_bucket(), warm_up(), sliding_window(), fixed_window()].boxed()
+    let buckets = prop_oneof![token_bucket(), leaky_bucket(), warm_up()];
+    prop_oneof![buckets, sliding_window(), fixed_window(), calendar_window()].boxed()
 }
 
 #[test]

@@ -8,7 +8,7 @@ local M = {}
 local floor = math.floor
 local LOWERINGS = 64
 local CHARGES = 16
-local SLIDING_WINDOW, FIXED_WINDOW = 83, 70
+local SLIDING_WINDOW, IS_WINDOW = 83, { [68] = true, [70] = true, [83] = true }
 
 function M.lower(state, most)
   local algorithm, open = state.algorithm, state.open
@@ -27,7 +27,7 @@ end
 
 function M.charge(state, permits)
   local algorithm, open, left = state.algorithm, state.open, permits
-  local is_window = algorithm.kind == SLIDING_WINDOW or algorithm.kind == FIXED_WINDOW
+  local is_window = IS_WINDOW[algorithm.kind]
   for i = 0, CHARGES do
     local cost = left
     if left == 0 then break end

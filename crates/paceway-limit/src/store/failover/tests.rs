@@ -13,8 +13,8 @@ mod support;
 use super::*;
 use crate::{
     algorithm::{
-        Algorithm, Concurrency, FixedWindow, LeakyBucket, MAX_BUDGET, Rule, SlidingWindow,
-        TokenBucket, WarmUp, gate::Bounds, nanohertz::nanohertz,
+        Algorithm, CalendarWindow, Concurrency, FixedWindow, LeakyBucket, MAX_BUDGET, Rule,
+        SlidingWindow, TokenBucket, WarmUp, gate::Bounds, nanohertz::nanohertz,
     },
     store::{
         Beat, Entry, Heartbeat, Placement, Reply, hash_tag,

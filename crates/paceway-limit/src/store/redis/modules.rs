@@ -16,7 +16,8 @@ macro_rules! modules {
 }
 
 /// The modules, in any order: each is made when another one first names it.
-const MODULES: [Module; 28] = modules![
+const MODULES: [Module; 29] = modules![
+    "calendar_window",
     "call",
     "common",
     "concurrency",

@@ -152,6 +152,12 @@ fn fixed_rule() -> Algorithm {
     Algorithm::FixedWindow(FixedWindow::new(36, SECOND).expect("a rule"))
 }
 
+/// The same windows as instants of a calendar.
+fn calendar_rule() -> Algorithm {
+    let resets = [1, 2, 3].map(|second| second * SECOND);
+    CalendarWindow::new(36, resets).expect("a rule").into()
+}
+
 /// The law of `rule` through an outage.
 fn keeps_its_law(rule: Algorithm, outage: Outage) -> Result<(), TestCaseError> {
     let (grants, unknown) = (grants(rule, outage), outage.unknown());
@@ -162,7 +168,9 @@ fn keeps_its_law(rule: Algorithm, outage: Outage) -> Result<(), TestCaseError> {
             flows(&grants, outage.gateways + unknown)
         }
         Algorithm::SlidingWindow(_) => slides(&grants, outage.shares()),
-        Algorithm::FixedWindow(_) => windows(&grants, outage.shares()),
+        Algorithm::FixedWindow(_) | Algorithm::CalendarWindow(_) => {
+            windows(&grants, outage.shares())
+        }
     }
 }
 
@@ -213,5 +221,10 @@ proptest! {
     #[test]
     fn fixed_windows_keep_their_law_through_an_outage(outage in outages()) {
         keeps_its_law(fixed_rule(), outage)?;
+    }
+
+    #[test]
+    fn windows_of_a_calendar_keep_their_law_through_an_outage(outage in outages()) {
+        keeps_its_law(calendar_rule(), outage)?;
     }
 }
