@@ -2,6 +2,7 @@
 //! module checks its values again.
 
 mod admin;
+mod calendar;
 mod document;
 mod edits;
 mod fair;
@@ -31,6 +32,7 @@ mod warnings;
 mod yaml;
 
 pub use admin::{AdminConfig, AdminRead, AdminToken};
+pub use calendar::Calendar;
 pub use edits::ConfigEdit;
 pub use fair::{FairSharing, PRIORITIES, PriorityRule, priority_name};
 pub use forward::{ForwardConfig, HostPattern};

@@ -37,6 +37,7 @@ use crate::{
 use arc_swap::ArcSwap;
 use certificates::Certificates;
 use file::Fingerprint;
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 use tokio::{runtime::Handle, sync::watch, time::Instant};
@@ -237,17 +238,19 @@ impl Live {
         Ok(())
     }
 
-    /// Makes a plan without the former states of limiters that no permit counts in any more.
-    fn leave_former_states(&self) {
+    /// Makes a plan for what time has changed: without the former states of limiters that no permit counts in any more, and with
+    /// later instants of the calendar. A rule has the instants of the next window, too, so that a look now and then is enough.
+    fn keep_up_with_time(&self) {
         let mut changing = self.changing.lock();
-        let before = self.plan();
-        if before.former_until().is_some_and(|until| until <= Instant::now()) {
-            // The parts have made a plan before. An error leaves the states, until the next look.
-            let made = self.swap(&mut changing, &before, before.config.clone());
+        let (before, now) = (self.plan(), Timestamp::now());
+        let has_former = before.former_until().is_some_and(|until| until <= Instant::now());
+        if has_former || before.config.has_past_windows(now) {
+            let mut config = before.config.clone();
+            config.renew_windows(now);
+            // The parts have made a plan before. An error leaves that plan, until the next look.
+            let made = self.swap(&mut changing, &before, config);
             drop((before, changing));
-            drop(
-                made.inspect_err(|error| tracing::debug!(%error, "former states are still asked")),
-            );
+            drop(made.inspect_err(|error| tracing::debug!(%error, "the plan is out of date")));
             self.ledger.sweep(&self.plan.load());
         }
     }

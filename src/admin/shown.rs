@@ -11,6 +11,7 @@ use crate::{
     plan::{LimiterPlan, WorkingRate, per_second, rate_text, reason},
     store::{Check, Share, StoreError},
 };
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::{slice, sync::atomic::Ordering::Relaxed};
 
@@ -123,6 +124,13 @@ fn show_rule(state: &mut Value, limiter: &LimiterConfig, rule: &Rule) {
         }
         if facts.longest_wait < MAX_BUDGET {
             state["longest_wait_ms"] = millis(facts.longest_wait).into();
+        }
+    }
+    if let Some(calendar) = &limiter.calendar {
+        state["resets"] = calendar.to_string().into();
+        state["next_reset"] = calendar.next_reset(Timestamp::now()).into();
+        if calendar.is_even() {
+            state["spread"] = "even".into();
         }
     }
     if let Some(lease) = rule.lease() {

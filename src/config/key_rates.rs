@@ -75,6 +75,11 @@ impl KeyedRates {
         &self.rules
     }
 
+    /// The same, to be changed.
+    pub(super) fn rules_mut(&mut self) -> &mut [KeyRule] {
+        &mut self.rules
+    }
+
     /// How many patterns have a rate.
     pub(super) fn patterns(&self) -> usize {
         self.patterns.len()

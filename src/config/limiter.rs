@@ -1,6 +1,7 @@
 //! A limiter as the configuration describes it, and the names of its states in the store. Holds no state.
 
 use super::{
+    calendar::Calendar,
     fair::{FairSharing, no_tenant},
     key_rates::{KeyRule, KeyedRates},
     keys::Choice,
@@ -25,6 +26,8 @@ pub struct LimiterConfig {
     pub rates: Vec<Rate>,
     /// The part of the rule that is learned from the upstream's answers. With `rate: auto`, `rates` has the first one.
     pub auto: Option<AutoRule>,
+    /// The instants at which its windows begin, if they are those of a calendar.
+    pub calendar: Option<Calendar>,
     /// The template that assigns requests to buckets; `None` means one bucket for all requests.
     pub key: Option<Template>,
     /// The keys that have another rate.

@@ -2,7 +2,7 @@
 
 mod meant;
 
-use paceway_limit::rate::{gcd, largest};
+use paceway_limit::rate::{MONTH, gcd, largest};
 use std::{fmt, time::Duration};
 
 pub use paceway_limit::Rate;
@@ -78,6 +78,25 @@ pub(crate) fn rate(text: &str) -> Result<Rate, String> {
 /// As [`rate`]. The reason says where the windows of a month begin, which has no fixed length.
 pub(super) fn rate_of_a_window(text: &str) -> Result<Rate, String> {
     read_rate(text).map_err(|reason| meant::rate_of_a_window(text, reason))
+}
+
+/// Reads a rate of windows of a calendar: also `10000/month` or `500/week`.
+///
+/// # Errors
+///
+/// As [`rate`].
+pub(super) fn rate_of_a_calendar(text: &str) -> Result<Rate, String> {
+    let named = text.split_once('/').and_then(|(count, unit)| {
+        let units = [("month", MONTH), ("week", Duration::from_secs(7 * 86_400))];
+        let (_, period) = units.into_iter().find(|(name, _)| *name == unit.trim())?;
+        Some((count, period))
+    });
+    match named {
+        Some((count, period)) => {
+            read_rate(&format!("{count}/d")).map(|rate| Rate { period, ..rate })
+        }
+        None => rate(text),
+    }
 }
 
 /// Reads a whole number without a unit.

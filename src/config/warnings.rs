@@ -84,7 +84,7 @@ impl Config {
             ));
         }
         warnings.extend(self.forged_addresses(limiter));
-        warnings.extend(self.daily_windows(limiter));
+        warnings.extend(self.forgotten_windows(limiter));
         warnings.extend(costly_margin(limiter));
         warnings.extend(self.nothing_to_share(i, limiter));
         if self.store == StoreConfig::Memory && limiter.on_loss == OnLoss::Trust {
@@ -271,15 +271,15 @@ impl Config {
         })
     }
 
-    /// Warns of a `fixed_window` of a day in the memory store, whose clock starts with the process and not at midnight.
-    fn daily_windows(&self, limiter: &LimiterConfig) -> Option<String> {
+    /// Warns of a `fixed_window` of a day or more in the memory store, which a restart begins anew.
+    fn forgotten_windows(&self, limiter: &LimiterConfig) -> Option<String> {
         let rule = limiter.algorithms.first()?.as_rate()?;
         let Returns::AtWindowEnd { .. } = rule.facts().returns else { return None };
         let rate = limiter.rates.iter().find(|rate| rate.period >= DAY)?;
         (self.store == StoreConfig::Memory).then(|| {
             format!(
-                "the windows of the limiter `{}` with {rate} do not begin at midnight: with `store: memory` \
-                 they begin with the process",
+                "a restart forgets what is used of the windows of the limiter `{}` with {rate}: with `store: memory` states \
+                 end with the process",
                 limiter.name
             )
         })

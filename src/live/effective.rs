@@ -3,6 +3,7 @@
 
 use super::{Live, ReloadError, parts::ConfigParts};
 use crate::config::{Config, ConfigEdit, ConfigError, LimitRow, LimiterConfig};
+use jiff::Timestamp;
 use std::sync::Arc;
 
 /// An override that the configuration cannot have, such as a rate below a cost that a new file gives to a route.
@@ -70,7 +71,8 @@ impl Live {
         &self,
         parts: &ConfigParts,
     ) -> Result<(Config, Vec<UnfitOverride>), ConfigError> {
-        let (config, unfit) = parts.effective()?;
+        let (mut config, unfit) = parts.effective()?;
+        config.renew_windows(Timestamp::now());
         let running = self.plan.load();
         let is_known = |name: &str| running.config.missing.iter().any(|known| known.name == name);
         let new = config.missing.iter().filter(|missing| !is_known(&missing.name));

@@ -43,7 +43,7 @@ impl Live {
     /// Reloads if a file has changed since the last reload, or if a mistake has been corrected elsewhere.
     fn look(&self) {
         self.refresh_certificates();
-        self.leave_former_states();
+        self.keep_up_with_time();
         if !self.plan().config.watch {
             return;
         }

@@ -7,6 +7,7 @@ use crate::{
     plan::Plan,
     store::{Check, StoreAdmin, health::Health, memory::MemoryStore, redis::Claim},
 };
+use jiff::Timestamp;
 use paceway_limit::redis::{RedisMetrics, RedisProcess, RedisSettings};
 use std::{fs, net::SocketAddr, sync::Arc};
 use tokio::sync::watch;
@@ -31,7 +32,7 @@ impl StoreSource {
         let config = &plan.config;
         let config::StoreConfig::Redis { url, timeout, prefix, gateways, .. } = &config.store
         else {
-            return Ok(Self::Memory(MemoryStore::default()));
+            return Ok(Self::Memory(MemoryStore::starting_at(Timestamp::now().as_microsecond())));
         };
         let metrics = RedisMetrics {
             health: metrics::store_health(),
@@ -39,7 +40,8 @@ impl StoreSource {
             losses: metrics::STORE_LOSSES.count(&[]),
         };
         let settings = RedisSettings::of(url.clone(), prefix, *timeout, *gateways);
-        let settings = settings.named(listen.and_then(name));
+        let settings =
+            settings.named(listen.and_then(name)).clock(Timestamp::now().as_microsecond());
         let process = RedisProcess::open(&settings, metrics, notified, Some(claims(plan)));
         Ok(Self::Redis(process.await.map_err(ServerError::Store)?))
     }

@@ -6,6 +6,7 @@
 pub use crate::store::redis::ConnectError;
 
 use crate::{
+    algorithm::Micros,
     handle::StoreHandle,
     store::{
         Backend, Check, StoreError,
@@ -47,6 +48,7 @@ pub struct RedisSettings {
     timeout: Duration,
     processes: i64,
     name: Option<String>,
+    clock: Option<Micros>,
 }
 
 /// Why a program cannot use its Redis at all.
@@ -138,7 +140,7 @@ impl RedisSettings {
     pub fn new(url: &str) -> Result<Self, SetupError> {
         let url = RedisUrl::parse(url).map_err(SetupError::Url)?;
         let timeout = Duration::from_millis(50);
-        Ok(Self { url, prefix: "paceway".into(), timeout, processes: 1, name: None })
+        Ok(Self { url, prefix: "paceway".into(), timeout, processes: 1, name: None, clock: None })
     }
 
     /// The first part of every key, `paceway` unless declared. Processes with another prefix share nothing.
@@ -181,7 +183,7 @@ impl RedisSettings {
     /// The settings of a gateway, whose configuration has checked them.
     #[doc(hidden)]
     pub fn of(url: RedisUrl, prefix: &str, timeout: Duration, processes: i64) -> Self {
-        Self { url, prefix: prefix.into(), timeout, processes, name: None }
+        Self { url, prefix: prefix.into(), timeout, processes, name: None, clock: None }
     }
 
     /// The name of this gateway, which no other one has at the same time. Its next life has it, too, and so replaces this
@@ -190,6 +192,13 @@ impl RedisSettings {
     #[must_use]
     pub fn named(self, name: Option<String>) -> Self {
         Self { name, ..self }
+    }
+
+    /// The clock of this machine, µs since 1970, for decisions without the store before it has ever said its own.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn clock(self, now: Micros) -> Self {
+        Self { clock: Some(now), ..self }
     }
 }
 
@@ -209,11 +218,14 @@ impl RedisProcess {
         notified: watch::Receiver<bool>,
         claims: Option<Vec<Claim>>,
     ) -> Result<Self, ConnectError> {
-        let RedisSettings { url, prefix, timeout, processes, name } = settings;
+        let RedisSettings { url, prefix, timeout, processes, name, clock } = settings;
         let pace = Pace::new(*timeout, metrics.pace);
         let mut health = Health::new(metrics.health, pace);
         if let (Some(name), Some(health)) = (name, Arc::get_mut(&mut health)) {
             health.id = format!("{}@{name}", health.id).into();
+        }
+        if let Some(now) = clock {
+            health.note_clock(*now);
         }
         let process = Process::new(prefix, health);
         process.health.expect(*processes);

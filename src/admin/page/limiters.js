@@ -94,6 +94,8 @@ function tags(limiter) {
   if (limiter.mode !== "enforce") all.push([limiter.mode === "observe" ? "only observes" : limiter.mode, limiter.mode === "observe" ? "info" : "held"]);
   if (limiter.key) all.push([`for each ${limiter.key}`, ""]);
   if (limiter.scope !== "cluster") all.push([limiter.scope, ""]);
+  if (limiter.next_reset) all.push([`resets ${limiter.next_reset}`, ""]);
+  if (limiter.spread) all.push(["flows evenly", ""]);
   if (limiter.auto) all.push(["learns", "info"]);
   if (limiter.share) all.push([`share of ${limiter.share.gateways}`, "held"]);
   return all;

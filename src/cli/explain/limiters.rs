@@ -10,6 +10,7 @@ use crate::{
     plan::per_second,
     store::OnLoss,
 };
+use jiff::Timestamp;
 use serde::Serialize;
 
 /// A limiter that a request is charged to.
@@ -153,6 +154,13 @@ fn rule(limiter: &LimiterConfig) -> String {
     let mut rule = format!("{} {rates}", facts.name);
     if facts.burst.is_some() {
         rule += &format!(", burst {}", limiter.capacity());
+    }
+    if let Some(calendar) = &limiter.calendar {
+        let spread = if calendar.is_even() { ", spread even" } else { "" };
+        rule += &format!(", resets {calendar}{spread}");
+        if let Some(next) = calendar.next_reset(Timestamp::now()) {
+            rule += &format!(" (next {next})");
+        }
     }
     let margin = Some(facts.margin).filter(|margin| *margin > 0);
     let queue = Some(facts.longest_wait).filter(|longest| *longest < MAX_BUDGET);

@@ -40,13 +40,18 @@ impl RuleKind {
         })
     }
 
-    /// Reads a rate of a limiter of this kind.
+    /// Reads a rate of a limiter of this kind, which may have windows of a calendar.
     ///
     /// # Errors
     ///
     /// The reason, as [`unit::rate`] words it.
-    pub(in crate::config) fn read_rate(self, text: &str) -> Result<Rate, String> {
+    pub(in crate::config) fn read_rate(
+        self,
+        text: &str,
+        has_calendar: bool,
+    ) -> Result<Rate, String> {
         match self {
+            Self::FixedWindow if has_calendar => unit::rate_of_a_calendar(text),
             Self::FixedWindow => unit::rate_of_a_window(text),
             _ => unit::rate(text),
         }

@@ -46,7 +46,11 @@ impl ConfigReader {
             // A name that is a credential is quoted by no message.
             let said = if key.is_secret() { "***" } else { &name.name };
             let item = Field { path: join(&names.path, said), node };
-            let Some(rate) = self.scalar(&item, |text| kind.read_rate(text)) else { continue };
+            let Some(rate) =
+                self.scalar(&item, |text| kind.read_rate(text, limiter.calendar.is_some()))
+            else {
+                continue;
+            };
             let added = match rule.at(rate) {
                 Ok(_) if key.is_secret() && name.name.contains('*') => Err(
                     "is a pattern, and the keys of this limiter are credentials, which are hashed"

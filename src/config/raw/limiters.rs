@@ -98,6 +98,7 @@ impl ConfigReader {
             algorithms: Vec::new(),
             rates: Vec::new(),
             auto: None,
+            calendar: None,
             key: self.read(section, "key"),
             key_rates: Arc::default(),
             fair: self.fair(section),
@@ -131,6 +132,16 @@ impl ConfigReader {
         };
         let rates = self.rates_for(section, rate.as_ref(), kind, misused, limiter);
         let Some(rule) = rule.filter(|_| self.mistakes.len() == before) else { return };
+        let rule = match rule {
+            Rule::FixedWindow { .. } => {
+                limiter.calendar = self.calendar(section, &rates);
+                Rule::FixedWindow { calendar: limiter.calendar.clone() }
+            }
+            rule => rule,
+        };
+        if self.mistakes.len() > before {
+            return;
+        }
         if let Rule::Concurrency { max, lease } = rule {
             match Concurrency::new(max, lease) {
                 Some(rule) => limiter.algorithms.push(rule.into()),

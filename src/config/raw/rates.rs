@@ -123,7 +123,7 @@ impl ConfigReader {
         field: &Field<'n>,
         kind: RuleKind,
     ) -> Vec<WrittenRate<'n>> {
-        let rates = self.rates(field, kind);
+        let rates = self.rates(section, field, kind);
         if rates.len() > 1 && !kind.takes_lists() {
             let reason = format!(
                 "is a list, and a {} takes one rate; lists are for token_bucket, sliding_window and \
@@ -142,8 +142,13 @@ impl ConfigReader {
     }
 
     /// Reads one rate or a list of them, and returns them with the shortest period first.
-    fn rates<'n>(&mut self, field: &Field<'n>, kind: RuleKind) -> Vec<WrittenRate<'n>> {
-        let read = |text: &str| kind.read_rate(text);
+    fn rates<'n>(
+        &mut self,
+        section: &ConfigSection<'_>,
+        field: &Field<'n>,
+        kind: RuleKind,
+    ) -> Vec<WrittenRate<'n>> {
+        let read = |text: &str| kind.read_rate(text, section.get("resets").is_some());
         let YamlValue::List(items) = &field.node.value else {
             let rate = self.scalar(field, read);
             return rate.map(|rate| WrittenRate { rate, node: field.node }).into_iter().collect();

@@ -1,12 +1,13 @@
 //! The keys of a limiter besides its rate: which algorithm has which, and their values.
 
 use super::{
-    rates::is_auto,
+    rates::{WrittenRate, is_auto},
     rules::{Rule, micros},
 };
 use crate::{
     algorithm::Micros,
     config::{
+        calendar::{Calendar, Spread},
         keys::{Choice, LIMITER, RuleKind},
         reader::{ConfigReader, ConfigSection, Field},
         yaml::{YamlEntry, YamlValue},
@@ -51,7 +52,7 @@ impl ConfigReader {
         Some(match kind {
             RuleKind::TokenBucket => Rule::TokenBucket { burst: self.read(section, "burst") },
             RuleKind::SlidingWindow => Rule::SlidingWindow { margin: self.margin(section) },
-            RuleKind::FixedWindow => Rule::FixedWindow,
+            RuleKind::FixedWindow => Rule::FixedWindow { calendar: None },
             RuleKind::LeakyBucket => Rule::LeakyBucket {
                 margin: self.margin(section),
                 capacity: self.read(section, "capacity"),
@@ -67,6 +68,32 @@ impl ConfigReader {
                 Rule::Concurrency { max, lease }
             }
         })
+    }
+
+    /// Reads the instants at which the windows of a limiter with these rates begin.
+    pub(super) fn calendar(
+        &mut self,
+        section: &ConfigSection<'_>,
+        rates: &[WrittenRate<'_>],
+    ) -> Option<Calendar> {
+        let spread: Spread = self.read_or_default(section, "spread");
+        let Some(field) = section.get("resets") else {
+            if let Some(field) = section.get("spread").filter(|_| spread == Spread::Even) {
+                let reason = "needs the end of the windows, as in `resets: \"00:00 UTC\"`";
+                self.note_at(&field, reason);
+            }
+            return None;
+        };
+        match rates {
+            [WrittenRate { rate, .. }] => self
+                .scalar(&field, |text| Calendar::parse(text, rate.period))
+                .map(|calendar| calendar.spread(spread)),
+            _ => {
+                let reason = "needs one `rate`; write a limiter for each of the list";
+                self.note_at(&field, reason);
+                None
+            }
+        }
     }
 
     fn margin(&mut self, section: &ConfigSection<'_>) -> Micros {

@@ -2,8 +2,9 @@
 
 use crate::{
     algorithm::{Algorithm, FixedWindow, LeakyBucket, Micros, SlidingWindow, TokenBucket, WarmUp},
-    config::unit::Rate,
+    config::{calendar::Calendar, unit::Rate},
 };
+use jiff::Timestamp;
 use std::time::Duration;
 
 /// An algorithm with all its keys except the rate.
@@ -15,7 +16,10 @@ pub(super) enum Rule {
     SlidingWindow {
         margin: Micros,
     },
-    FixedWindow,
+    /// A `calendar` of `None` means windows of the store's clock.
+    FixedWindow {
+        calendar: Option<Calendar>,
+    },
     /// A `capacity` of `None` means that only `max_wait` and `max_waiting` bound the queue.
     LeakyBucket {
         margin: Micros,
@@ -56,7 +60,19 @@ impl Rule {
             Self::SlidingWindow { margin } => SlidingWindow::new(count, period, margin)
                 .map(Algorithm::from)
                 .ok_or_else(|| inexact("rate", "sliding_window")),
-            Self::FixedWindow => FixedWindow::new(count, period)
+            Self::FixedWindow { calendar: Some(ref calendar) } if !calendar.has(rate.period) => {
+                Err((
+                    "rate",
+                    format!(
+                        "{rate} has another period than the limiter, whose windows are those of a calendar"
+                    ),
+                ))
+            }
+            Self::FixedWindow { calendar: Some(ref calendar) } => calendar
+                .rule(count, Timestamp::now())
+                .map(Algorithm::from)
+                .ok_or_else(|| inexact("rate", "fixed_window")),
+            Self::FixedWindow { calendar: None } => FixedWindow::new(count, period)
                 .map(Algorithm::from)
                 .ok_or_else(|| inexact("rate", "fixed_window")),
             Self::LeakyBucket { margin, capacity } => {

@@ -79,7 +79,7 @@ use rstest::rstest;
 )]
 #[case::month_of_a_window(
     "{ algorithm: fixed_window, rate: @100/month }",
-    "limiters.a.rate: `100/month` has the unknown unit `month`; there is no calendar month; `100/30d` is 30 days, counted from 1970-01-01"
+    "limiters.a.rate: `100/month` has the unknown unit `month`; a month of the calendar needs `resets`, as in `resets: \"00:00 UTC\"`; `100/30d` is 30 days, counted from 1970-01-01"
 )]
 #[case::week_of_a_window(
     "{ algorithm: fixed_window, rate: @100/week }",

@@ -33,6 +33,21 @@ pub(super) fn limiter(text: &str) -> LimiterConfig {
     3
 )]
 #[case::fixed("{ algorithm: fixed_window, rate: [3/s, 20/min] }", "F 3/s 20/min", 3)]
+#[case::month(
+    "{ algorithm: fixed_window, rate: 10000 / month, resets: '00:00 America/Los_Angeles' }",
+    "D 10000/month",
+    10_000
+)]
+#[case::week(
+    "{ algorithm: fixed_window, rate: 500/week, resets: 'sun 00:00 UTC', spread: even }",
+    "D 500/7d",
+    500
+)]
+#[case::day(
+    "{ algorithm: fixed_window, rate: [24/24h], resets: '09:00 Europe/Berlin', spread: none }",
+    "D 24/d",
+    24
+)]
 #[case::warm_up("{ algorithm: warm_up, rate: 5/s, warm_up: 4s, cold_factor: 2.5 }", "W 5/s", 5)]
 #[case::concurrency("{ algorithm: concurrency, max: 4, lease: 30s }", "C", 1)]
 #[case::auto("{ rate: auto, start: 5/s, min: 1/min, max: 100/s }", "T 5/s", 1)]
@@ -109,6 +124,34 @@ fn learned_rates_have_bounds() {
     "limiters.a.warm_up: belongs to algorithm warm_up, and this limiter is a token_bucket, the default"
 )]
 #[case::auto_without_a_start("@{ rate: auto }", "limiters.a.start: is missing, as in `start: 5/s`")]
+#[case::resets_of_a_bucket(
+    "{ rate: 5/d, resets: @'00:00 UTC' }",
+    "limiters.a.resets: belongs to algorithm fixed_window, and this limiter is a token_bucket, the default"
+)]
+#[case::resets_without_a_zone(
+    "{ algorithm: fixed_window, rate: 5/day, resets: @'09:00' }",
+    "limiters.a.resets: `09:00` needs a time and a time zone, as in `00:00 UTC` or `00:00 America/Los_Angeles`"
+)]
+#[case::resets_of_an_unknown_zone(
+    "{ algorithm: fixed_window, rate: 5/day, resets: @'09:00 Berlin' }",
+    "limiters.a.resets: `09:00 Berlin` names the unknown time zone `Berlin`; did you mean `Europe/Berlin`?"
+)]
+#[case::resets_of_a_minute(
+    "{ algorithm: fixed_window, rate: 5/min, resets: @'00:00 UTC' }",
+    "limiters.a.resets: `00:00 UTC` needs a rate per hour, day, week or month, as in 5000/day"
+)]
+#[case::resets_of_a_list(
+    "{ algorithm: fixed_window, rate: [5/min, 50/day], resets: @'00:00 UTC' }",
+    "limiters.a.resets: needs one `rate`; write a limiter for each of the list"
+)]
+#[case::spread_without_an_end(
+    "{ algorithm: fixed_window, rate: 5/day, spread: @even }",
+    "limiters.a.spread: needs the end of the windows, as in `resets: \"00:00 UTC\"`"
+)]
+#[case::another_period_of_a_key(
+    "{ algorithm: fixed_window, rate: 5/day, resets: '00:00 UTC', key: '{header.x}', rates: { @acme: 50/month } }",
+    "limiters.a.rates.acme: 50/month has another period than the limiter, whose windows are those of a calendar"
+)]
 #[case::auto_of_a_fixed_window(
     "{ algorithm: fixed_window, rate: @auto }",
     "limiters.a.rate: `auto` is for token_bucket, sliding_window and leaky_bucket, and this limiter is a fixed_window"

@@ -93,7 +93,7 @@ fn warns_of_a_colon_in_place_of_braces(#[case] path: &str, #[case] warning: Opti
     "a: { algorithm: fixed_window, rate: [5/s, 50000/day] }",
     "max_wait: 1s",
     Some(
-        "the windows of the limiter `a` with 50000/d do not begin at midnight: with `store: memory` they begin with the process"
+        "a restart forgets what is used of the windows of the limiter `a` with 50000/d: with `store: memory` states end with the process"
     )
 )]
 #[case::no_wait(

@@ -32,9 +32,12 @@ pub(super) fn rate_of_a_window(text: &str, reason: String) -> String {
         (Some(unit), Some(rate)) if read_rate(&rate.to_string()).is_ok() => {
             let days = rate.period.as_secs() / 86_400;
             let said = reason.split(';').next().unwrap_or_default();
-            format!(
-                "{said}; there is no calendar {unit}; `{rate}` is {days} days, counted from 1970-01-01"
-            )
+            let calendar = if unit == "month" && rate.period.as_secs() == 30 * 86_400 {
+                "a month of the calendar needs `resets`, as in `resets: \"00:00 UTC\"`".to_owned()
+            } else {
+                format!("there is no calendar {unit}")
+            };
+            format!("{said}; {calendar}; `{rate}` is {days} days, counted from 1970-01-01")
         }
         _ => self::rate(text, reason),
     }

@@ -112,6 +112,11 @@ impl CalendarWindow {
         Self { is_even: true, ..self }
     }
 
+    /// Whether the first of its windows is that of an instant, µs since 1970.
+    pub fn begins_with(&self, at: Micros) -> bool {
+        (self.resets[0]..self.resets[1]).contains(&at)
+    }
+
     /// The window of an instant by this rule alone, unused.
     fn window(&self, at: Micros) -> Window {
         let [first, second, third] = self.resets;

@@ -257,6 +257,11 @@ impl Health {
         }
     }
 
+    /// The store's clock is about `said`.
+    pub(crate) fn note_clock(&self, said: Micros) {
+        *self.clock.lock() = StoreClock { said, at: Instant::now() };
+    }
+
     /// Something is granted to a request of this process, by the store or without it.
     pub(super) fn note_grant(&self) {
         if self.activity.note_grant() {

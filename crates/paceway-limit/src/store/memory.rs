@@ -39,7 +39,7 @@ const SHARDS: usize = 32;
 pub const MAX_KEYS: usize = 1 << 20;
 /// A state is kept 5 s longer than it matters (in µs), as on Redis, because the clock of a test may step back.
 const GRACE: Micros = 5_000_000;
-/// The instant at which a store's clock starts, in µs since 1970: about the year 2001. A dump of states then has no instants
+/// The instant at which a store's clock starts unless [`MemoryStore::starting_at`] says it, in µs since 1970: about the year 2001. A dump of states then has no instants
 /// near zero.
 const EPOCH: Micros = 1_000_000_000_000_000;
 
@@ -49,6 +49,8 @@ const EPOCH: Micros = 1_000_000_000_000_000;
 pub struct MemoryStore {
     /// The second one makes prints longer. No client knows their seeds.
     hashers: [RandomState; 2],
+    /// The store's clock at `start`, µs.
+    epoch: Micros,
     start: Instant,
     shared: Arc<Inner>,
 }
@@ -90,6 +92,11 @@ impl Default for MemoryStore {
 }
 
 impl MemoryStore {
+    /// A store whose clock starts at `now`, µs since 1970, so that windows of a day begin at midnight.
+    pub fn starting_at(now: Micros) -> Self {
+        Self { epoch: now, ..Self::default() }
+    }
+
     /// A store that wakes the requests whose tickets are of `calls`, or of those that joined them. It stands for a Redis
     /// server, whose keys need no common hash tag, so all of its states have one lock.
     pub fn calling(calls: Arc<Calls>) -> Self {
@@ -108,6 +115,7 @@ impl MemoryStore {
         };
         Self {
             hashers: [RandomState::new(), RandomState::new()],
+            epoch: EPOCH,
             start: Instant::now(),
             shared: Arc::new(shared),
         }
@@ -115,7 +123,8 @@ impl MemoryStore {
 
     /// The store's clock in µs, which never steps back.
     pub(crate) fn now(&self) -> Micros {
-        EPOCH + i64::try_from(self.start.elapsed().as_micros()).unwrap_or(i64::MAX - EPOCH)
+        let elapsed = i64::try_from(self.start.elapsed().as_micros()).unwrap_or(i64::MAX);
+        self.epoch.saturating_add(elapsed)
     }
 
     /// How many states the store keeps now.
