@@ -99,7 +99,7 @@ impl Calendar {
 
     /// The end of the window around `now`, as the clocks of the zone show it.
     pub(crate) fn next_reset(&self, now: Timestamp) -> Option<String> {
-        Timestamp::from_microsecond(self.resets(now)[1]).ok().map(|reset| self.shown(reset))
+        Timestamp::from_microsecond(self.resets(now)[1]).ok().map(|reset| self.local_time(reset))
     }
 
     /// Whether the permits of a window flow until its end.
@@ -156,7 +156,7 @@ impl Calendar {
     }
 
     /// An instant as the clocks of the zone show it, such as `2026-12-01 00:00 America/Los_Angeles`.
-    fn shown(&self, instant: Timestamp) -> String {
+    fn local_time(&self, instant: Timestamp) -> String {
         let name = self.zone.iana_name().unwrap_or("UTC");
         format!("{} {name}", self.zone.to_datetime(instant).strftime("%Y-%m-%d %H:%M"))
     }

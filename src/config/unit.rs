@@ -13,6 +13,12 @@ pub(super) struct Span(pub(super) Duration);
 /// A number of bytes that is displayed as users write it, in the largest unit that divides it: `32KiB`.
 pub(super) struct Bytes(u64);
 
+/// A number with its unit, as a text has them.
+struct Written<'t> {
+    number: &'t str,
+    unit: &'t str,
+}
+
 const UNITS: &[(&str, u64)] = &[
     ("us", 1),
     ("ms", 1_000),
@@ -50,7 +56,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
-    let (number, unit) = split(text);
+    let Written { number, unit } = split(text);
     if unit.is_empty() {
         return Err("needs a unit: 500ms, 10s, 5min, 1h, 1d".into());
     }
@@ -114,7 +120,7 @@ pub(super) fn whole(text: &str) -> Result<u64, String> {
 ///
 /// The reason, worded so that it completes a sentence that begins with the text: "`TEXT` has the unknown unit `x`".
 pub(super) fn size(text: &str) -> Result<u64, String> {
-    let (number, unit) = split(text);
+    let Written { number, unit } = split(text);
     let of = |unit: &str| match SIZES.iter().find(|(name, _)| *name == unit) {
         Some((_, bytes)) => Ok(*bytes),
         None if unit.is_empty() => Ok(1),
@@ -140,7 +146,7 @@ fn read_rate(text: &str) -> Result<Rate, String> {
     if count > MAX_COUNT {
         return Err(format!("counts more than {MAX_COUNT}"));
     }
-    let (number, unit) = split(period);
+    let Written { number, unit } = split(period);
     if unit.is_empty() {
         return Err("needs a unit after the `/`, as in 5/s or 10/250ms".into());
     }
@@ -156,9 +162,9 @@ fn read_rate(text: &str) -> Result<Rate, String> {
     Ok(Rate { count, period })
 }
 
-fn split(text: &str) -> (&str, &str) {
+fn split(text: &str) -> Written<'_> {
     let end = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    (text[..end].trim(), text[end..].trim())
+    Written { number: text[..end].trim(), unit: text[end..].trim() }
 }
 
 fn digits(text: &str) -> Result<u64, String> {

@@ -271,7 +271,7 @@ impl Config {
         })
     }
 
-    /// Warns of a `fixed_window` of a day or more in the memory store, which a restart begins anew.
+    /// Warns of a `fixed_window` of a day or more in the memory store, whose state a restart forgets.
     fn forgotten_windows(&self, limiter: &LimiterConfig) -> Option<String> {
         let rule = limiter.algorithms.first()?.as_rate()?;
         let Returns::AtWindowEnd { .. } = rule.facts().returns else { return None };

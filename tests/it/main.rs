@@ -26,6 +26,7 @@ mod auto;
 mod away;
 mod blocks;
 mod bodies;
+mod calendar;
 mod caller_headers;
 mod cli;
 mod cli_admin;

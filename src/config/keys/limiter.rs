@@ -37,14 +37,14 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         key("min", Kind::Rate).otherwise("a hundredth of `start`")
             .of(&[]).of_auto_rates()
             .says("the lowest rate"),
-        key("resets", Kind::Text).written("time and zone").otherwise("windows of the store's clock, counted from 1970-01-01 00:00 UTC")
+        key("resets", Kind::Text).written("time and zone").otherwise("counted from 1970")
             .of(&[FixedWindow])
-            .says("when the windows of a rate per hour, day, week or month begin, with the [zone](limiters/fixed_window.md#windows-of-the-calendar): \
-                `00:00 America/Los_Angeles`, `:15 UTC` for hours, `sun 00:00 UTC` for weeks (without a day Monday), `day 15 00:00 UTC` for \
-                months (without a day the first; shorter months reset on their last day)"),
+            .says("when the windows of a rate per hour, day, week or month \
+                [begin](limiters/fixed_window.md#windows-of-the-calendar), such as `00:00 America/Los_Angeles`, `mon 09:00 UTC`, \
+                `day 15 00:00 UTC`"),
         choice::<Spread>("spread").default("none")
             .of(&[FixedWindow])
-            .says("`even`: what is left of a window flows evenly until its reset, and unused permits flow on. With `resets`"),
+            .says("`even`: what is left of a window flows evenly until its end. With `resets`"),
         number("burst", 1..=1_000_000_000).otherwise("COUNT of the rate; `1` with `rate: auto`")
             .of(&[TokenBucket])
             .says("permits that an idle limiter keeps, so the most that can pass at once. A bucket that would take more \

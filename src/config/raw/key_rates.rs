@@ -63,7 +63,7 @@ impl ConfigReader {
                     Ok(())
                 }
                 Ok(_) => Err("names a key that has a rate already".into()),
-                Err((_, reason)) => Err(reason),
+                Err(wrong) => Err(wrong.reason),
             };
             if let Err(reason) = added {
                 self.note(name.place, &item.path, reason);

@@ -3,7 +3,7 @@
 use super::{
     rates::{WrittenRate, is_auto},
     rule_keys::uses,
-    rules::Rule,
+    rules::{NoRule, Rule},
 };
 use crate::{
     algorithm::{Algorithm, Concurrency},
@@ -132,13 +132,7 @@ impl ConfigReader {
         };
         let rates = self.rates_for(section, rate.as_ref(), kind, misused, limiter);
         let Some(rule) = rule.filter(|_| self.mistakes.len() == before) else { return };
-        let rule = match rule {
-            Rule::FixedWindow { .. } => {
-                limiter.calendar = self.calendar(section, &rates);
-                Rule::FixedWindow { calendar: limiter.calendar.clone() }
-            }
-            rule => rule,
-        };
+        let rule = self.with_calendar(section, rule, &rates, limiter);
         if self.mistakes.len() > before {
             return;
         }
@@ -153,23 +147,8 @@ impl ConfigReader {
             }
             return;
         }
-        for WrittenRate { rate, node } in rates {
-            match rule.at(rate) {
-                Ok(algorithm) => match at_most(algorithm, limiter.auto) {
-                    Some(algorithm) => {
-                        limiter.algorithms.push(algorithm.into());
-                        limiter.rates.push(rate);
-                    }
-                    None => {
-                        let reason = "cannot be counted exactly up to `max`; use a smaller `burst`";
-                        self.note(node.place, &section.path, reason);
-                    }
-                },
-                Err((key, reason)) => {
-                    let place = section.get(key).map_or(node.place, |field| field.node.place);
-                    self.note(place, &section.path, reason);
-                }
-            }
+        for written in rates {
+            self.rule_at(section, &rule, written, limiter);
         }
         self.auto_margin(section, limiter);
         self.key_rates(section, kind, &rule, limiter);
@@ -178,6 +157,33 @@ impl ConfigReader {
             limiter.algorithms.clear();
             limiter.rates.clear();
             limiter.auto = None;
+            limiter.calendar = None;
+        }
+    }
+
+    /// Adds the rule at a rate.
+    fn rule_at(
+        &mut self,
+        section: &ConfigSection<'_>,
+        rule: &Rule,
+        WrittenRate { rate, node }: WrittenRate<'_>,
+        limiter: &mut LimiterConfig,
+    ) {
+        match rule.at(rate) {
+            Ok(algorithm) => match at_most(algorithm, limiter.auto) {
+                Some(algorithm) => {
+                    limiter.algorithms.push(algorithm.into());
+                    limiter.rates.push(rate);
+                }
+                None => {
+                    let reason = "cannot be counted exactly up to `max`; use a smaller `burst`";
+                    self.note(node.place, &section.path, reason);
+                }
+            },
+            Err(NoRule { key, reason }) => {
+                let place = section.get(key).map_or(node.place, |field| field.node.place);
+                self.note(place, &section.path, reason);
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::{
     config::{
         calendar::{Calendar, Spread},
         keys::{Choice, LIMITER, RuleKind},
+        limiter::LimiterConfig,
         reader::{ConfigReader, ConfigSection, Field},
         yaml::{YamlEntry, YamlValue},
     },
@@ -70,8 +71,20 @@ impl ConfigReader {
         })
     }
 
-    /// Reads the instants at which the windows of a limiter with these rates begin.
-    pub(super) fn calendar(
+    /// Gives windows the instants of the calendar at which they begin, if the limiter has them.
+    pub(super) fn with_calendar(
+        &mut self,
+        section: &ConfigSection<'_>,
+        rule: Rule,
+        rates: &[WrittenRate<'_>],
+        limiter: &mut LimiterConfig,
+    ) -> Rule {
+        let Rule::FixedWindow { .. } = rule else { return rule };
+        limiter.calendar = self.calendar(section, rates);
+        Rule::FixedWindow { calendar: limiter.calendar.clone() }
+    }
+
+    fn calendar(
         &mut self,
         section: &ConfigSection<'_>,
         rates: &[WrittenRate<'_>],

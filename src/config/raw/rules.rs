@@ -36,16 +36,23 @@ pub(super) enum Rule {
     },
 }
 
+/// Why a rate makes no rule.
+pub(super) struct NoRule {
+    /// The key at fault.
+    pub(super) key: &'static str,
+    pub(super) reason: String,
+}
+
 // === impl Rule ===
 
 impl Rule {
     /// Returns the rule at a rate. If the rule cannot be counted exactly, returns the key at fault and the reason.
-    pub(super) fn at(&self, rate: Rate) -> Result<Algorithm, (&'static str, String)> {
+    pub(super) fn at(&self, rate: Rate) -> Result<Algorithm, NoRule> {
         // A rate counts at most 10^9 in at most 366 days.
         let (count, period) = (i64::try_from(rate.count).unwrap_or(0), micros(rate.period));
         let inexact = |key, name| {
             let reason = "cannot be counted exactly; use a smaller count or a shorter period";
-            (key, format!("a {name} of {rate} {reason}"))
+            NoRule { key, reason: format!("a {name} of {rate} {reason}") }
         };
         match *self {
             Self::TokenBucket { burst } => {
@@ -54,19 +61,19 @@ impl Rule {
                     let reason = format!(
                         "a bucket of {permits} takes more than 70 years to fill at {rate}; lower `burst`"
                     );
-                    ("burst", reason)
+                    NoRule { key: "burst", reason }
                 })
             }
             Self::SlidingWindow { margin } => SlidingWindow::new(count, period, margin)
                 .map(Algorithm::from)
                 .ok_or_else(|| inexact("rate", "sliding_window")),
             Self::FixedWindow { calendar: Some(ref calendar) } if !calendar.has(rate.period) => {
-                Err((
-                    "rate",
-                    format!(
+                Err(NoRule {
+                    key: "rate",
+                    reason: format!(
                         "{rate} has another period than the limiter, whose windows are those of a calendar"
                     ),
-                ))
+                })
             }
             Self::FixedWindow { calendar: Some(ref calendar) } => calendar
                 .rule(count, Timestamp::now())
@@ -85,7 +92,7 @@ impl Rule {
                     .map(Algorithm::from)
                     .ok_or_else(|| inexact("warm_up", "warm_up"))
             }
-            Self::Concurrency { .. } => Err(("rate", "has no rate".into())),
+            Self::Concurrency { .. } => Err(NoRule { key: "rate", reason: "has no rate".into() }),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Finds the value that a user probably meant by a wrong number, rate or duration. Accepts nothing: it only words hints.
 
-use super::{Bytes, Rate, SIZES, Span, UNITS, read_rate};
+use super::{Bytes, Rate, SIZES, Span, UNITS, Written, read_rate};
 use std::time::Duration;
 
 /// Units that users write and that are not accepted: a month has no fixed length, and a week has no name here.
@@ -26,7 +26,8 @@ pub(super) fn rate(text: &str, reason: String) -> String {
 /// The same for a rate of a `fixed_window`: it says what a window in place of a calendar month or year is.
 pub(super) fn rate_of_a_window(text: &str, reason: String) -> String {
     const CALENDAR: [&str; 2] = ["month", "year"];
-    let unit = text.split_once('/').map_or("", |(_, period)| super::split(period).1).to_lowercase();
+    let unit =
+        text.split_once('/').map_or("", |(_, period)| super::split(period).unit).to_lowercase();
     let unit = CALENDAR.into_iter().find(|name| unit.trim_end_matches('s') == *name);
     match (unit, near_rate(text)) {
         (Some(unit), Some(rate)) if read_rate(&rate.to_string()).is_ok() => {
@@ -92,7 +93,7 @@ fn list(text: &str) -> Option<String> {
 
 fn near_rate(text: &str) -> Option<Rate> {
     let (count, period) = text.split_once('/')?;
-    let (number, unit) = super::split(period);
+    let Written { number, unit } = super::split(period);
     let (count, fraction) = number_near(count.trim())?;
     let (number, parts) = if number.is_empty() { (1, 1) } else { number_near(number)? };
     let micros = unit_near(unit)?.checked_mul(number)?.checked_mul(fraction)?;

@@ -59,7 +59,7 @@ local function window_in_use(open, at)
   return window
 end
 
--- The first of the free slots from `at` on that has `cost` behind each other, and how many are before it; nil without one.
+-- The first of `cost` free slots of a row from `at` on, and how many are before it; nil if the row has fewer.
 local function free_slot(row, at, cost)
   local before = ceil_div(max(at - row.from, 0), row.length)
   if before + cost <= row.count then return row.from + before * row.length, before end

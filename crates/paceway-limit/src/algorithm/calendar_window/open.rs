@@ -80,7 +80,7 @@ impl Open {
         let mut own = self.rule.window(at);
         let before = place.checked_sub(1).map_or(self.past, |before| self.windows[before].end);
         if own.start < before {
-            // Another gateway has begun this window later. What is left of it is no window.
+            // Another gateway has begun this window later. The rest of it is no window.
             if own.end - before <= own.near() {
                 own.end = self.rule.window(own.end).end;
             }
@@ -174,7 +174,7 @@ impl FreeSlots {
         self.from + self.length * self.count
     }
 
-    /// The first one from `at` on that has `cost` behind each other.
+    /// The first of `cost` slots from `at` on; `None` if the row has fewer.
     fn slot(&self, at: Micros, cost: i64) -> Option<Micros> {
         let before = ceil_div((at - self.from).max(0), self.length);
         (before + cost <= self.count).then_some(self.from + before * self.length)
@@ -239,13 +239,13 @@ impl OpenRate for Open {
 
     fn promise(&mut self, _at: Micros, _start: i64) {}
 
-    /// Of permits that flow, only those remain that can go now.
+    /// A permit that flows does not remain before its slot.
     fn level(&self) -> Level {
         let (next, at) = self.earliest(0, 1);
         let window = self.window(at);
         let mut remaining = if next == 0 { self.rule.count - window.used } else { 0 };
         if self.rule.is_even && remaining > 1 {
-            // Where less than a µs lies between two, several go at once.
+            // Several have one slot where less than a µs lies between two.
             let flow = if at < window.next { remaining } else { window.end - at };
             remaining = (remaining - flow + 1).clamp(1, remaining);
         }

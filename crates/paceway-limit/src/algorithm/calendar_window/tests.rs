@@ -1,4 +1,4 @@
-//! What windows of a calendar promise beyond the laws of all rates.
+//! The promises of windows of a calendar beyond the laws of all rates.
 
 use super::*;
 use crate::algorithm::{OpenRate, tests::cases};
@@ -136,7 +136,7 @@ fn a_clock_that_is_set_back_opens_no_window_again() {
 
 /// A day of 5,000 that is begun at noon is not used up at one, and is used up at its end.
 #[test]
-fn what_is_left_flows_evenly_until_the_reset() {
+fn the_rest_of_a_quota_flows_evenly_until_the_reset() {
     let mut used = Used::new(days(5_000, NOVEMBER, DAY).even());
     let noon = NOVEMBER + 12 * HOUR;
     let mut now = noon;
