@@ -28,7 +28,7 @@ pub(super) fn replay(file: &Path, log: &Path, json: bool) -> Result<(), CommandE
     if config_file::is_stdin(file) && config_file::is_stdin(log) {
         return Err(CommandError::usage("error: stdin is either the configuration or the log"));
     }
-    let config = load(file)?;
+    let mut config = load(file)?;
     let reader: Box<dyn BufRead> = if config_file::is_stdin(log) {
         Box::new(BufReader::new(io::stdin()))
     } else {
@@ -38,13 +38,18 @@ pub(super) fn replay(file: &Path, log: &Path, json: bool) -> Result<(), CommandE
         Box::new(BufReader::new(file))
     };
     let mut reader = LogReader::new(reader);
+    let unreadable = || format!("cannot read {}", log.display());
+    let mut next = reader.next().with_context(unreadable)?;
+    if let Some(Ok(first)) = next.as_ref().map(|next| Timestamp::from_microsecond(next.at)) {
+        // The windows of the calendar as they were then.
+        config.renew_windows(first);
+    }
     let mut simulation = Simulation::new(config.clone());
     let mut span: Option<(Micros, Micros)> = None;
-    while let Some(request) =
-        reader.next().with_context(|| format!("cannot read {}", log.display()))?
-    {
+    while let Some(request) = next {
         span = Some((span.map_or(request.at, |(first, _)| first), request.at));
         simulation.decide(request);
+        next = reader.next().with_context(unreadable)?;
     }
     simulation.finish();
     let lines = &reader.lines;

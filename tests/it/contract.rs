@@ -12,7 +12,7 @@ use both_ways::{
 };
 use own_store::OwnStore;
 use paceway::{
-    algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket},
+    algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket},
     store::{
         Backend, Check, Checks, Decision, NoteChange, ScanPlace, Source, StoreAdmin, StoreError,
         batch::{Batched, StoreMetrics},
@@ -104,6 +104,9 @@ async fn a_request_that_cost_less_returns_the_rest_once(store: Arc<dyn StoreAdmi
         Algorithm::TokenBucket(TokenBucket::new(10, HOUR, 10).expect("a rule")),
         Algorithm::SlidingWindow(SlidingWindow::new(10, HOUR, 0).expect("a rule")),
         Algorithm::FixedWindow(FixedWindow::new(10, 366 * 24 * HOUR).expect("a rule")),
+        CalendarWindow::new(10, [0, 1, 2].map(|year| year * 366 * 24 * HOUR))
+            .expect("a rule")
+            .into(),
     ];
     for rule in rules {
         let check = Check::new(format!("{{t}}:{}:settled", rule.facts().letter), rule);

@@ -3,8 +3,8 @@
 
 use paceway::{
     algorithm::{
-        Algorithm, Concurrency, FixedWindow, Grant, LeakyBucket, Rule, SlidingWindow, TokenBucket,
-        WarmUp, concurrency::Ticket,
+        Algorithm, CalendarWindow, Concurrency, FixedWindow, Grant, LeakyBucket, Rule,
+        SlidingWindow, TokenBucket, WarmUp, concurrency::Ticket,
     },
     store::{Check, Entry, Reply, memory::MemoryStore},
 };
@@ -150,6 +150,20 @@ proptest! {
     }
 
     #[test]
+    fn a_window_of_a_calendar_that_has_begun_stays_full(
+        (count, period, is_even) in (3..9i64, 100_000..3_000_000i64, any::<bool>()),
+        before in steps(), behind in steps(), gap in 1..2_000_000i64,
+    ) {
+        let rule = CalendarWindow::new(count, [period, 2 * period, 3 * period]).expect("a rule");
+        let rule = if is_even { rule.even() } else { rule };
+        let mut windows = std::collections::BTreeMap::<i64, i64>::new();
+        for Granted { at, cost, .. } in granted(rule.into(), before, behind, gap) {
+            *windows.entry(at / period).or_default() += cost;
+        }
+        prop_assert!(windows.values().all(|permits| *permits <= count), "{windows:?}");
+    }
+
+    #[test]
     fn a_leaky_bucket_keeps_its_pace_after_a_loss(
         (count, period, margin) in (3..40i64, 1_000..3_000_000i64, 0..20_000i64),
         before in steps(), behind in steps(), gap in 1..2_000_000i64,
@@ -177,6 +191,7 @@ proptest! {
 #[case::leaky_bucket(Algorithm::LeakyBucket(LeakyBucket::new(3, HOUR, 0, None).expect("a rule")))]
 #[case::sliding_window(Algorithm::SlidingWindow(SlidingWindow::new(3, HOUR, 0).expect("a rule")))]
 #[case::fixed_window(Algorithm::FixedWindow(FixedWindow::new(3, HOUR).expect("a rule")))]
+#[case::calendar_window(CalendarWindow::new(3, [T0, T0 + HOUR, T0 + 2 * HOUR]).expect("a rule").into())]
 #[case::warm_up(Algorithm::WarmUp(WarmUp::new(3, HOUR, 1_000, 3.0).expect("a rule")))]
 fn a_limiter_reset_after_a_loss_is_open_at_once(#[case] algorithm: Algorithm) {
     let store = MemoryStore::default();

@@ -5,7 +5,10 @@ use crate::{
     twins::{T0, connect},
 };
 use paceway::{
-    algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket, WarmUp, reserve},
+    algorithm::{
+        Algorithm, CalendarWindow, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket, WarmUp,
+        reserve,
+    },
     store::{Check, Decision, Entry, Reply},
 };
 use rstest::rstest;
@@ -85,6 +88,7 @@ routes: [{{ name: x, suffix: /x, limiters: [vendor], max_wait: 60s }}]
 #[case::leaky_bucket('L', LeakyBucket::new(1, SECOND, 0, None).map(Algorithm::LeakyBucket))]
 #[case::sliding_window('S', SlidingWindow::new(1, SECOND, 0).map(Algorithm::SlidingWindow))]
 #[case::fixed_window('F', FixedWindow::new(1, SECOND).map(Algorithm::FixedWindow))]
+#[case::calendar_window('D', CalendarWindow::new(1, [1, 2, 3].map(|second| second * SECOND)).map(Algorithm::from))]
 #[case::warm_up('W', WarmUp::new(1, SECOND, 1_000, 1.1).map(Algorithm::WarmUp))]
 #[tokio::test]
 async fn a_slot_freed_before_taken_ones_is_published(

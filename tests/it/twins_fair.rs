@@ -7,7 +7,7 @@ use crate::{
 };
 use paceway::{
     algorithm::{
-        Concurrency, FixedWindow, Grant, Rule, SlidingWindow, TokenBucket,
+        CalendarWindow, Concurrency, FixedWindow, Grant, Rule, SlidingWindow, TokenBucket,
         concurrency::Ticket,
         fair::{Place, Priority, queue::AHEAD},
     },
@@ -131,10 +131,17 @@ fn rule(is_simple: bool) -> BoxedStrategy<Rule> {
     });
     let fixed = (3..9_i64, 100_000..2_000_000_i64)
         .prop_map(|(count, period)| Rule::from(FixedWindow::new(count, period).expect("a rule")));
+    let calendar = (3..9_i64, 100_000..2_000_000_i64, any::<bool>());
+    let calendar = calendar.prop_map(|(count, length, is_even)| {
+        let first = T0 - length / 3;
+        let resets = [first, first + length, first + 2 * length];
+        let rule = CalendarWindow::new(count, resets).expect("a rule");
+        Rule::from(if is_even { rule.even() } else { rule })
+    });
     if is_simple {
         return bucket.boxed();
     }
-    prop_oneof![3 => bucket, 1 => sliding, 1 => fixed].boxed()
+    prop_oneof![3 => bucket, 1 => sliding, 1 => fixed, 1 => calendar].boxed()
 }
 
 /// A request that waits, with its slot in the last answer.

@@ -1,8 +1,8 @@
 -- Windows of a calendar with reservations, whose permits may flow evenly. Twin of calendar_window.rs, which explains the rule, and of
 -- calendar_window/open.rs.
 --
--- A rule is { count, is_even, first, second, third }. States, windows and rows of free slots are those of the twin. A stored state is what `write`
--- packs.
+-- A rule is { count, is_even, first, second, third }. States, windows and rows of free slots are those of the twin; `write` packs a
+-- stored state.
 
 local common = require 'common'
 local M = { kind = 68, lease = false, born_at = 4, names = 'ticks' }

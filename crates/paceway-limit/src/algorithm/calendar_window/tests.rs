@@ -1,7 +1,7 @@
 //! The promises of windows of a calendar beyond the laws of all rates.
 
 use super::*;
-use crate::algorithm::{OpenRate, tests::cases};
+use crate::algorithm::{Level, OpenRate, tests::cases};
 use proptest::prelude::*;
 use rstest::rstest;
 
@@ -203,6 +203,23 @@ fn a_delayed_request_leaves_its_gap() {
     let slots: Vec<_> = (0..4).map(|_| used.ask(NOVEMBER, DAY).expect("granted").whole).collect();
     assert_eq!(slots[0], NOVEMBER);
     assert!(slots[3] < NOVEMBER + 3 * HOUR, "{slots:?}");
+}
+
+/// The level of an even flow says nothing of the rest of its window, of which a share takes over the past part.
+#[test]
+fn a_share_of_an_even_flow_begins_with_the_past_part_of_its_window() {
+    let rule = days(100, NOVEMBER, DAY).even();
+    let mut used = Used::new(rule);
+    let mut now = NOVEMBER;
+    while now < NOVEMBER + 6 * HOUR {
+        if let Err(later) = used.ask(now, 0) {
+            now += later;
+        }
+    }
+    let level = used.open(now).level();
+    let (whole, share) = (Algorithm::from(rule), rule.share(2, DAY, 1));
+    assert_eq!(share.begin(&whole, level), [13]);
+    assert_eq!(share.begin(&whole, Level::default()), [0; 0]);
 }
 
 proptest! {
