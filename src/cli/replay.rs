@@ -29,15 +29,7 @@ pub(super) fn replay(file: &Path, log: &Path, json: bool) -> Result<(), CommandE
         return Err(CommandError::usage("error: stdin is either the configuration or the log"));
     }
     let mut config = load(file)?;
-    let reader: Box<dyn BufRead> = if config_file::is_stdin(log) {
-        Box::new(BufReader::new(io::stdin()))
-    } else {
-        let file = File::open(log).map_err(|error| {
-            CommandError::usage(format!("error: --log: cannot read {}: {error}", log.display()))
-        })?;
-        Box::new(BufReader::new(file))
-    };
-    let mut reader = LogReader::new(reader);
+    let mut reader = LogReader::new(open(log)?);
     let unreadable = || format!("cannot read {}", log.display());
     let mut next = reader.next().with_context(unreadable)?;
     if let Some(Ok(first)) = next.as_ref().map(|next| Timestamp::from_microsecond(next.at)) {
@@ -86,6 +78,16 @@ pub(super) fn replay(file: &Path, log: &Path, json: bool) -> Result<(), CommandE
         0 => Err(anyhow::anyhow!("{} has no line that can be decided", log.display()).into()),
         _ => Ok(()),
     }
+}
+
+fn open(log: &Path) -> Result<Box<dyn BufRead>, CommandError> {
+    if config_file::is_stdin(log) {
+        return Ok(Box::new(BufReader::new(io::stdin())));
+    }
+    let file = File::open(log).map_err(|error| {
+        CommandError::usage(format!("error: --log: cannot read {}: {error}", log.display()))
+    })?;
+    Ok(Box::new(BufReader::new(file)))
 }
 
 /// Writes bad lines and notes to stderr.

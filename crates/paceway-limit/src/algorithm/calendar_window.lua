@@ -1,7 +1,7 @@
 -- Windows of a calendar with reservations, whose permits may flow evenly. Twin of calendar_window.rs, which explains the rule, and of
 -- calendar_window/open.rs.
 --
--- A rule is { count, is_even, first, second, third }. States, windows and rows of free slots are those of the twin; `write` packs a
+-- A rule is { count, period, is_even, first, second, third }. States, windows and rows of free slots are those of the twin; `write` packs a
 -- stored state.
 
 local common = require 'common'
@@ -144,10 +144,10 @@ end
 
 function M.rule(text, from)
   local count, even, first, second, third = struct.unpack('<ddddd', text, from)
-  return { count = count, is_even = even > 0, first = first, second = second, third = third }
+  return { count = count, period = second - first, is_even = even > 0, first = first, second = second, third = third }
 end
 
-function M.pace(rule) return rule.second - rule.first, rule.count end
+function M.pace(rule) return rule.period, rule.count end
 
 function M.used_up(rule, now, from, to)
   local parts, at = {}, max(from, own_window(rule, now).start)
