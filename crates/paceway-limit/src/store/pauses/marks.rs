@@ -1,5 +1,4 @@
-//! What became of the slots of a state since a call asked for one: whether earlier ones are free, and whether its own is none any
-//! more. By a hash of the state: two states may share a number, and then calls ask once in vain.
+//! Numbers by which a call sees whether slots of a state have become free since it asked for its own, or its own was taken back. By a hash of the state: two states may share a number, and then calls ask once in vain.
 
 use super::GrantedSlot;
 use crate::store::Check;
