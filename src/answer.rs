@@ -266,7 +266,7 @@ impl Failure {
             Self::TooLarge(_, why) => why.clone().into_owned(),
             Self::HeadTimeout => "the headers were not complete in time".into(),
             Self::TooManyConnections => "no more clients may be connected now".into(),
-            Self::TooManyBodies => "no more bodies can be read now, as `limits.retry_bodies` says".into(),
+            Self::TooManyBodies => "there is no room to read another body for its limiters now".into(),
             Self::Limited { policy, retry_after, .. } => limited_detail(policy, *retry_after),
             Self::Closed(closed) => {
                 let ClosedLimiter { policy, retry_after, left, .. } = &**closed;

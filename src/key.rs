@@ -4,21 +4,20 @@
 //! A filled key has at most [`MAX_LEN`] visible ASCII characters. Two requests that differ in a part of the template have
 //! different keys.
 
+mod body;
 mod client;
 mod cost;
 mod escape;
-mod json;
 mod media_type;
 mod part;
 mod secret;
 mod sum;
 mod true_cost;
 
+pub use body::BodyParts;
 pub use client::{client_ip, is_trusted};
 pub use cost::{Cost, ReservedCost};
 pub use escape::{MAX_LEN, canonical, hashed, shown};
-pub use json::JsonPointer;
-pub(crate) use json::{BYTE_ORDER_MARK, index as json_index};
 pub use media_type::is_json;
 pub use paceway_limit::key::StateNames;
 pub use part::only_field;
@@ -27,6 +26,7 @@ pub use sum::{Sum, fixed as fixed_cost};
 pub use true_cost::{AnswerPart, SaidCost, TrueCost};
 
 use crate::{
+    json::{JsonPointer, JsonValues},
     path::{PathTemplate, Paths},
     suggest::nearest,
 };
@@ -61,8 +61,8 @@ pub struct Parts<'a> {
     pub uri: &'a Uri,
     /// The headers as the caller sent them, before any rule changes them.
     pub headers: &'a HeaderMap,
-    /// The body, if a template names a part of it and it is JSON.
-    pub body: Option<&'a [u8]>,
+    /// The values in the body, if a template names a part of it.
+    pub body: Option<&'a JsonValues>,
     /// How the origins read paths, so that two spellings of one path share a key.
     pub paths: Paths,
     /// The path of the route, if it is a template: it names the parameters that keys can have.
@@ -171,7 +171,15 @@ impl Template {
 
     /// Whether a part is in the body of the request.
     pub fn reads_body(&self) -> bool {
-        self.pieces.iter().any(|piece| matches!(piece, TemplatePiece::Part(Part::Body(_))))
+        self.body_pointers().next().is_some()
+    }
+
+    /// The places of its parts in the body of the request.
+    pub(crate) fn body_pointers(&self) -> impl Iterator<Item = &JsonPointer> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            TemplatePiece::Part(Part::Body(pointer)) => Some(pointer),
+            _ => None,
+        })
     }
 
     /// The template as the configuration writes it, such as `{header.x-shop}`.

@@ -14,6 +14,7 @@ pub mod suggest;
 pub mod log;
 pub mod tls;
 mod socket;
+pub mod json;
 pub mod upstream;
 pub mod key;
 pub mod throttle;

@@ -46,7 +46,7 @@ use crate::{
     route::Table,
     store::Check,
     trace::Tracer,
-    upstream::KeptBytes,
+    upstream::{BodyLine, KeptBytes},
 };
 use former_states::UsedStates;
 use previous::Previous;
@@ -59,6 +59,9 @@ use tokio::time::Instant;
 
 /// The most bytes of all answers that are kept because they say the true cost of a request, 64 MiB.
 const SETTLED_ANSWERS: usize = 64 << 20;
+
+/// The room of a process for what limiters read of large bodies, 64 MiB.
+const LARGE_BODIES: usize = 64 << 20;
 
 /// All that a request needs to know of the configuration, in the form in which it is needed.
 pub struct Plan {
@@ -81,6 +84,8 @@ pub struct Plan {
     pub(crate) heard: Box<[Arc<HeardAnswers>]>,
     /// Bounds the bytes that requests keep because they may be sent again.
     pub(crate) kept: Arc<KeptBytes>,
+    /// The room for large bodies that limiters read. Plans that follow each other share it.
+    pub(crate) large_bodies: Arc<BodyLine>,
     /// The instant from which the times of refusals count.
     epoch: Instant,
     pub(crate) no_route: RouteMetrics,
@@ -166,6 +171,8 @@ impl Plan {
             heard: upstreams.clone().map(|own| heard(&own.name).unwrap_or_default()).collect(),
             upstreams: upstreams.map(|upstream| UpstreamMetrics::new(&upstream.name)).collect(),
             kept: same_bound.map_or_else(|| KeptBytes::new(bound), |before| before.kept.clone()),
+            large_bodies: before
+                .map_or_else(|| BodyLine::new(LARGE_BODIES), |before| before.large_bodies.clone()),
             epoch: before.map_or_else(Instant::now, |before| before.epoch),
             no_route: RouteMetrics::new("-", None),
             settled: before

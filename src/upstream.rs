@@ -53,7 +53,7 @@ pub use sockets::Sockets;
 pub use target::Target;
 pub(crate) use target::has_valid_port;
 pub use upload::{
-    KeptBuffer, KeptBytes, KeptShare, Replay, RequestBody, UnrequestedBody, Upload, UploadControl,
-    UploadError, UploadLimits,
+    BodyLine, JsonReading, KeptBuffer, KeptBytes, KeptShare, Replay, RequestBody, UnrequestedBody,
+    Upload, UploadControl, UploadError, UploadLimits,
 };
 pub use via::Via;

@@ -28,6 +28,8 @@ pub struct Limits {
     pub headers: usize,
     /// The bytes of the body; `None` means any number.
     pub body: Option<u64>,
+    /// The bytes of a body that are read for limiters.
+    pub json_body: usize,
     /// The bytes of the target in the request line.
     pub uri: usize,
     /// The bytes of all bodies together that the gateway keeps for further attempts of their requests.

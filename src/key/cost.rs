@@ -23,8 +23,9 @@ pub enum Cost {
 pub struct ReservedCost {
     /// The permits that are reserved.
     pub reserve: Sum<Template>,
-    /// The number for each part of the request that is missing or no number, at least 1.
-    pub default: i64,
+    /// The number for each part of the request that is missing or no number, at least 1. `None`: 1, except for a part of
+    /// the body beyond what is read, without which the request is refused.
+    pub default: Option<i64>,
     /// The true cost, as the answer says it. Without it the reserved permits are the cost.
     pub settle: Option<Arc<TrueCost>>,
 }
@@ -51,6 +52,11 @@ impl Cost {
     /// Whether a part of the request's body is needed.
     pub fn reads_body(&self) -> bool {
         self.templates().any(Template::reads_body)
+    }
+
+    /// Whether a part of the body beyond the bytes that are read has a default.
+    pub fn has_default(&self) -> bool {
+        matches!(self, Self::Reserved(cost) if cost.default.is_some())
     }
 
     /// Whether a part of the answer's body is needed.
@@ -147,7 +153,7 @@ impl ReservedCost {
     fn total(&self, parts: &Parts<'_>) -> Result<Option<i64>, String> {
         self.reserve.of(parts, |_, value| {
             let value = value.filter(|value| is_number(value));
-            Ok(value.map_or(self.default, |value| number(&value).unwrap_or(i64::MAX)))
+            Ok(value.map_or(self.default.unwrap_or(1), |value| number(&value).unwrap_or(i64::MAX)))
         })
     }
 }

@@ -2,10 +2,9 @@
 
 use super::{
     Parts,
-    json::JsonPointer,
     secret::{fold, is_secret},
 };
-use crate::{path::Paths, suggest::nearest};
+use crate::{json::JsonPointer, path::Paths, suggest::nearest};
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use http::{
     HeaderMap, HeaderName, HeaderValue,
@@ -161,10 +160,10 @@ impl Part {
             }
             Self::Header(name) => return header(parts.headers, name),
             Self::Query(name) => return parameter(parts.uri.query().unwrap_or_default(), name),
-            Self::Body(pointer) => match parts.body {
-                None => None,
-                Some(body) => pointer.read(body)?.map(|value| value.into_bytes().into()),
-            },
+            Self::Body(pointer) => {
+                let value = parts.body.and_then(|body| body.get(pointer));
+                value.map(|value| value.as_bytes().into())
+            }
             Self::Descriptor(name) => parts.descriptor.and_then(|descriptor| {
                 let own = descriptor.0.iter().find(|(key, _)| key == name);
                 own.map(|(_, value)| value.as_bytes().into())

@@ -1,9 +1,7 @@
 //! The true cost of a request, as its answer says it: a sum of parts of the answer. Reads no stream.
 
-use super::{
-    json::JsonPointer,
-    sum::{MAX_TERMS, Sum, number},
-};
+use super::sum::{MAX_TERMS, Sum, number};
+use crate::json::JsonPointer;
 use http::{HeaderMap, HeaderName};
 use smallvec::SmallVec;
 use std::{fmt, sync::Arc};

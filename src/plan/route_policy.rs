@@ -5,7 +5,7 @@ use super::{LimiterPlan, counters::CountedRoute};
 use crate::{
     algorithm::fair::Priority,
     config::{self, AnswerForm, Charge, Config, Mode, PriorityRule, Rate},
-    key::{Parts, Template, TrueCost},
+    key::{BodyParts, Parts, Template, TrueCost},
     store::{Check, Checks},
     upstream::headers::Rules,
 };
@@ -26,7 +26,9 @@ pub(crate) struct RoutePolicy {
     pub(crate) rules: Option<[Rules; 2]>,
     /// Whether one of its limiters learns its rate or its margin.
     pub(crate) learns: bool,
-    /// Whether a key or a cost is a part of the request's body, or a limiter is missing.
+    /// The parts of the request's body that keys and costs are.
+    pub(crate) body: Option<BodyParts>,
+    /// Whether there are such parts, or a limiter is missing.
     pub(crate) is_special: bool,
     /// The headers that decide its keys, tenants, costs and priority, and how its body is read.
     pub(crate) read_headers: Box<[HeaderName]>,
@@ -159,15 +161,16 @@ impl RoutePolicy {
             let limiter = &limiters[charge.limiter].limiter;
             limiter.key.iter().chain(limiter.fair.as_ref().map(|fair| &fair.by))
         });
-        let templates = keys.chain(charges.iter().flat_map(|charge| charge.cost.templates()));
-        let templates: Vec<_> = templates.chain(&route.key).collect();
-        let reads_body = templates.iter().any(|template| template.reads_body());
+        let keys: Vec<_> = keys.chain(&route.key).collect();
+        let costs = charges.iter().map(|charge| &charge.cost);
+        let body = BodyParts::of(keys.iter().copied(), costs.clone());
+        let templates = keys.into_iter().chain(costs.flat_map(|cost| cost.templates()));
         let mut read_headers: Vec<_> =
-            templates.iter().flat_map(|template| template.headers()).cloned().collect();
+            templates.flat_map(|template| template.headers()).cloned().collect();
         if let PriorityRule::Header(name) = &route.priority {
             read_headers.push(name.clone());
         }
-        if reads_body {
+        if body.is_some() {
             read_headers.extend([CONTENT_TYPE, CONTENT_ENCODING]);
         }
         let owners = charges.iter().flat_map(|charge| {
@@ -181,7 +184,8 @@ impl RoutePolicy {
         Self {
             learns: charges.iter().any(learns),
             owners: owners.collect(),
-            is_special: missing.is_some() || reads_body,
+            is_special: missing.is_some() || body.is_some(),
+            body,
             read_headers: read_headers.into(),
             missing,
             settles: charges.iter().any(|charge| charge.cost.settle().is_some())
@@ -330,6 +334,7 @@ impl RoutePolicy {
             learns: self.learns,
             owners,
             is_special: false,
+            body: None,
             read_headers: Box::default(),
             missing: None,
             settles: false,

@@ -176,7 +176,7 @@ impl<'a> Exchange<'a> {
             method: request.method(),
             uri: routed.rest.as_deref().unwrap_or(request.uri()),
             headers: request.headers(),
-            body: body.as_deref(),
+            body: body.as_ref(),
             paths: config.paths,
             template: config.routes[routed.route].path.template().map(|template| &**template),
             descriptor: None,

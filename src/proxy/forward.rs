@@ -360,6 +360,7 @@ fn for_client(
 pub(crate) fn spoilt(fault: UploadError) -> Failure {
     match fault {
         UploadError::Malformed => Failure::Malformed(fault.to_string().into()),
+        UploadError::Unclear(_) => Failure::BadRequest(fault.to_string().into()),
         UploadError::TooLarge => Failure::TooLarge(
             StatusCode::PAYLOAD_TOO_LARGE,
             "the body is larger than it may be".into(),

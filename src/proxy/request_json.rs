@@ -1,8 +1,13 @@
-//! The body of a request from which a key or a cost is read. It is read before any limiter is asked, and sent as it came.
+//! The body of a request from which a key or a cost is read. It is read before any limiter is asked, as far as its parts
+//! are, and sent as it came.
 
 use super::{Exchange, Routed, forward::spoilt};
-use crate::{answer::Failure, upstream::UploadError};
-use bytes::Bytes;
+use crate::{
+    answer::Failure,
+    json::{JsonFault, JsonScanner, JsonValues},
+    key::BodyParts,
+    upstream::JsonReading,
+};
 use http::{
     HeaderMap, HeaderValue, StatusCode,
     header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT},
@@ -10,57 +15,85 @@ use http::{
 use http_body::Body as _;
 use memchr::memmem;
 
-/// The most bytes of such a body, 64 KiB.
-const MOST: usize = 64 << 10;
-
 // === impl Exchange ===
 
 impl Exchange<'_> {
-    /// Reads the body, whatever its type says: some upstreams read JSON without looking at the type. `None` without a body.
+    /// Reads the parts of the body that limiters need, whatever its type says: some upstreams read JSON without looking at
+    /// the type. `None` without a body.
     ///
     /// # Errors
     ///
-    /// 413 for a body of more than 64 KiB, the failures of [`check_type`], and those of a body that breaks a rule.
+    /// 413 if a part is not within `limits.json_body` and has no default, the failures of [`check_type`], and those
+    /// of a body that breaks a rule.
     #[cold]
     pub(super) async fn read_json(
         &mut self,
         routed: &mut Routed<'_>,
-    ) -> Result<Option<Bytes>, Failure> {
-        let request = &mut self.arrival.request;
+    ) -> Result<Option<JsonValues>, Failure> {
+        let (plan, request) = (&self.proxy.0.plan, &mut self.arrival.request);
+        let Some(parts) = &routed.policy.body else { return Ok(None) };
         if routed.upgrade.is_some() || request.body().is_end_stream() {
             return Ok(None);
         }
         check_type(request.headers())?;
-        let body = match request.body_mut().read_ahead(MOST, &self.proxy.0.plan.kept).await {
-            Ok(body) => body,
-            Err(UploadError::TooLarge) => return Err(too_large()),
-            Err(fault) => return Err(spoilt(fault)),
-        };
+        let most = plan.config.limits.json_body;
+        let (bound, line) = (&plan.kept, &*plan.large_bodies);
+        let reading = JsonReading { pointers: &parts.pointers, most, bound, line };
+        let values = request.body_mut().read_json(reading).await.map_err(spoilt)?;
         if routed.is_expected {
             // The client was asked for the body already.
             request.headers_mut().remove(EXPECT);
             routed.is_expected = false;
         }
-        Ok(Some(body))
+        check_missed(parts, &values, most)?;
+        Ok(Some(values))
+    }
+
+    /// Takes the rest of a body that was read in part, if another program forwards it: nothing else would look at it.
+    ///
+    /// # Errors
+    ///
+    /// Those of a body that breaks a rule.
+    pub(crate) async fn check_rest(&mut self) -> Result<(), Failure> {
+        self.arrival.request.body_mut().check_rest().await.map_err(spoilt)
     }
 }
 
-/// The body of a request from which keys and costs are read; `None` if it is empty.
+/// The values in a whole body from which keys and costs are read, of which at most `most` bytes are read for them; `None` if
+/// it is empty.
 ///
 /// # Errors
 ///
-/// 413 for a body of more than 64 KiB, and those of [`check_type`].
-pub fn json_body<'b>(headers: &HeaderMap, body: &'b [u8]) -> Result<Option<&'b [u8]>, Failure> {
+/// As [`Exchange::read_json`].
+pub fn json_body(
+    headers: &HeaderMap,
+    body: &[u8],
+    parts: &BodyParts,
+    most: usize,
+) -> Result<Option<JsonValues>, Failure> {
     if body.is_empty() {
         return Ok(None);
     }
     check_type(headers)?;
-    if body.len() > MOST { Err(too_large()) } else { Ok(Some(body)) }
+    let unclear = |fault: JsonFault| Failure::BadRequest(fault.to_string().into());
+    let (within, beyond) = body.split_at(body.len().min(most));
+    let mut scanner = JsonScanner::new(&parts.pointers);
+    scanner.feed(within).map_err(unclear)?;
+    let at_bound = (!beyond.is_empty()).then(|| scanner.values());
+    scanner.feed(beyond).and_then(|()| scanner.end()).map_err(unclear)?;
+    let values = at_bound.unwrap_or_else(|| scanner.values());
+    check_missed(parts, &values, most)?;
+    Ok(Some(values))
 }
 
-fn too_large() -> Failure {
-    let why = "the body is larger than 64 KiB, the most that is read for a limiter";
-    Failure::TooLarge(StatusCode::PAYLOAD_TOO_LARGE, why.into())
+/// Refuses a body whose parts were not all within its first `most` bytes, if they have no default.
+fn check_missed(parts: &BodyParts, values: &JsonValues, most: usize) -> Result<(), Failure> {
+    let Some(missed) = parts.missed(values) else { return Ok(()) };
+    let of = missed.text();
+    let why = format!(
+        "a limiter reads `{of}`, which is not in the first {most} bytes of the body (`limits.json_body`)"
+    );
+    Err(Failure::TooLarge(StatusCode::PAYLOAD_TOO_LARGE, why.into()))
 }
 
 /// Refuses a body that upstreams may read as something else than JSON in UTF-8: a compressed one, one with two types, one in

@@ -27,7 +27,7 @@ use messages::{
 };
 use std::{net::IpAddr, sync::Arc};
 
-/// The only method. A question has at most 256 KiB: a body of 64 KiB, which is the most that is read for keys, and headers.
+/// The only method. A question has at most 256 KiB, with its body and headers.
 const CHECK: UnaryMethod = UnaryMethod {
     path: "/envoy.service.auth.v3.Authorization/Check",
     message: "CheckRequest",

@@ -35,6 +35,7 @@ pub(super) async fn take_slot<'a>(
                 return Err(Failure::BadRequest(why.into()));
             }
             own = exchange.checks(routed).await?;
+            exchange.check_rest().await?;
             own.as_ref()
         }
     };

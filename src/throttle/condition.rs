@@ -1,7 +1,7 @@
 //! A condition under `when`: which answers of an upstream mean "slow down". Read once, when the configuration is loaded.
 
 use super::pointer;
-use crate::key::JsonPointer;
+use crate::json::JsonPointer;
 use crate::suggest::nearest;
 use http::{HeaderMap, HeaderName, StatusCode};
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! Places in a JSON body, written as JSON pointers (RFC 6901). At an array, `*` stands for each of its elements.
 
-use crate::key::{JsonPointer, json_index};
+use crate::json::{JsonPointer, index};
 use serde_json::Value;
 
 /// Reads the pointer of a condition.
@@ -38,7 +38,7 @@ pub(super) fn any<S: AsRef<str>>(
     match (value, first.as_ref()) {
         (Value::Array(items), "*") => items.iter().any(|item| any(rest, item, test)),
         (Value::Array(items), name) => {
-            let item = json_index(name).and_then(|index| items.get(index));
+            let item = index(name).and_then(|index| items.get(index));
             item.is_some_and(|item| any(rest, item, test))
         }
         (Value::Object(members), name) => {

@@ -1,20 +1,26 @@
 //! The body of a request on its way to the upstream: it is streamed and counted, held until the upstream wants it, and
 //! given up when its client breaks a rule. It holds no more of the body than was looked at ahead.
 
+mod ahead;
 mod control;
 mod error;
+mod json;
 mod kept;
 mod reader;
 mod replay;
 mod request_body;
 
+pub use ahead::BodyLine;
 pub use control::{UnrequestedBody, UploadControl};
 pub use error::UploadError;
+pub use json::JsonReading;
 pub use kept::{KeptBuffer, KeptBytes, KeptShare};
 pub use replay::Replay;
 pub use request_body::RequestBody;
 
 use super::request_boundary::RequestBoundary;
+use crate::json::JsonScanner;
+use ahead::AheadPiece;
 use bytes::Bytes;
 use control::{Gate, UploadState};
 use http_body::{Body, Frame, SizeHint};
@@ -62,15 +68,14 @@ pub struct UploadLimits {
 struct Inner {
     reader: UploadReader,
     /// Pieces that were read before the request was charged, and are sent first.
-    ahead: VecDeque<Frame<Bytes>>,
+    ahead: VecDeque<AheadPiece>,
+    /// Checks the rest of a JSON body that was read in part.
+    scanner: Option<Box<JsonScanner>>,
     /// The body is held until its gate opens.
     is_held: bool,
     control: UploadControl,
     /// Records the pieces of an attempt after which the request may be sent again.
     recorder: Option<ReplayRecorder<Upload>>,
-    /// Set while the first piece of `ahead` is the one that earlier attempts took, or the whole body that was read ahead.
-    /// It counts the bytes of this piece.
-    returned: Option<KeptShare>,
 }
 
 // === impl Upload ===
@@ -96,10 +101,10 @@ impl Upload {
         let inner = Inner {
             reader: UploadReader::new(incoming, is_h2, limits, boundary),
             ahead: VecDeque::new(),
+            scanner: None,
             is_held: false,
             control: UploadControl(Arc::new(Mutex::new(state))),
             recorder: None,
-            returned: None,
         };
         Self { inner: Some(Box::new(inner)) }
     }
@@ -154,7 +159,7 @@ impl Upload {
             let Poll::Ready(Some(frame)) = taken else { break };
             let frame = frame?;
             bytes += frame.data_ref().map_or(0, Bytes::len);
-            inner.ahead.push_back(frame);
+            inner.ahead.push_back(frame.into());
             yield_now().await;
         }
         Ok(())
@@ -189,10 +194,9 @@ impl Upload {
         let KeptBuffer { bytes, share } = whole;
         let whole = Bytes::from(bytes);
         if !whole.is_empty() {
-            inner.ahead.push_back(Frame::data(whole.clone()));
-            inner.returned = Some(share);
+            inner.ahead.push_back(AheadPiece::new(whole.clone(), share));
         }
-        inner.ahead.extend(trailers);
+        inner.ahead.extend(trailers.map(AheadPiece::from));
         Ok(whole)
     }
 }
@@ -212,12 +216,16 @@ impl Body for Upload {
             }
             inner.is_held = false;
         }
-        if let Some(frame) = inner.ahead.pop_front() {
-            inner.record_ahead(&frame);
-            return Poll::Ready(Some(Ok(frame)));
+        if let Some(piece) = inner.ahead.pop_front() {
+            return Poll::Ready(Some(Ok(inner.record_ahead(piece))));
         }
         let frame = match inner.reader.poll_piece(cx) {
-            Poll::Ready(frame) => frame,
+            Poll::Ready(Some(Err(error))) => Some(Err(error)),
+            Poll::Ready(frame) if inner.scanner.is_none() => frame,
+            Poll::Ready(frame) => {
+                let frame = frame.and_then(Result::ok);
+                inner.check(frame.as_ref()).map(|()| frame).transpose()
+            }
             Poll::Pending => Some(Err(ready!(inner.reader.poll_slow(cx)))),
         };
         inner.record(frame.as_ref().map(Result::as_ref));
@@ -237,9 +245,11 @@ impl Body for Upload {
 
     fn size_hint(&self) -> SizeHint {
         let Some(inner) = &self.inner else { return SizeHint::with_exact(0) };
-        let ahead = inner.ahead.iter().filter_map(Frame::data_ref).map(|data| data.len() as u64);
+        let ahead = inner.ahead.iter().filter_map(|piece| piece.frame.data_ref());
         let hint = inner.reader.size_hint();
-        hint.exact().map_or(hint, |left| SizeHint::with_exact(left + ahead.sum::<u64>()))
+        hint.exact().map_or(hint, |left| {
+            SizeHint::with_exact(left + ahead.map(|data| data.len() as u64).sum::<u64>())
+        })
     }
 }
 
@@ -250,8 +260,7 @@ impl Drop for Upload {
         {
             let TakenBytes { bytes, share, home } = recorder.finish();
             if let Some(bytes) = bytes {
-                inner.ahead.push_front(Frame::data(bytes));
-                inner.returned = Some(share);
+                inner.ahead.push_front(AheadPiece::new(bytes, share));
             }
             // An error means that no further attempt waits for the body.
             let _ = home.send(Self { inner: Some(inner) });
@@ -271,7 +280,7 @@ impl Inner {
         let mut trailers = None;
         loop {
             let frame = match self.ahead.pop_front() {
-                Some(frame) => frame,
+                Some(piece) => piece.frame,
                 None => match poll_fn(|cx| self.reader.poll_piece(cx)).await {
                     Some(frame) => frame?,
                     None => return Ok(trailers),
@@ -298,16 +307,18 @@ impl Inner {
         }
     }
 
-    /// Records a piece that was read ahead. The one that earlier attempts took is recorded with the bytes that it counts.
-    fn record_ahead(&mut self, frame: &Frame<Bytes>) {
-        match (self.returned.take(), &mut self.recorder) {
-            (Some(share), Some(recorder)) => {
-                if !recorder.record_again(frame, share) {
+    /// Records a piece that was read ahead. The first one is recorded with the bytes that it counts.
+    fn record_ahead(&mut self, piece: AheadPiece) -> Frame<Bytes> {
+        let AheadPiece { frame, share, .. } = piece;
+        match (share, &mut self.recorder) {
+            (Some(share), Some(recorder)) if recorder.is_empty() => {
+                if !recorder.record_again(&frame, share) {
                     self.recorder = None;
                 }
             }
-            _ => self.record(Some(Ok(frame))),
+            _ => self.record(Some(Ok(&frame))),
         }
+        frame
     }
 }
 

@@ -7,6 +7,7 @@ mod contract;
 mod ends_of_pauses;
 mod envoy_rate_limit;
 mod epochs;
+mod large_bodies;
 mod laws;
 mod leaving;
 mod losses;

@@ -353,37 +353,3 @@ async fn a_client_with_a_cost_in_its_body_gets_100_continue() {
     assert_eq!((&*call.body, call.head.get("expect")), (&b"{\"max_tokens\":400}"[..], None));
     left(&gateway, 995).await;
 }
-
-/// 64 KiB are read and forwarded; one byte more is refused, on this route alone and before any limiter is asked.
-#[rstest]
-#[case::as_large_as_it_may_be(64 << 10, JSON.1, 200)]
-#[case::too_large((64 << 10) + 1, JSON.1, 413)]
-#[case::another_type(200_000, "application/octet-stream", 413)]
-#[tokio::test(flavor = "multi_thread")]
-async fn a_body_above_64_kib_is_refused(
-    #[case] length: usize,
-    #[case] of: &str,
-    #[case] status: u16,
-    #[values(false, true)] is_chunked: bool,
-) {
-    let upstream = Upstream::ok().await;
-    let gateway = gateway(&upstream, "", BODY_COST).await;
-    let start = "{\"max_tokens\":100,\"x\":\"";
-    let body = format!("{start}{}\"}}", "x".repeat(length - start.len() - 2));
-    let answer = match is_chunked {
-        false => post(&gateway, &[("Content-Type", of)], &body).await,
-        true => {
-            let mut conn = gateway.connect().await;
-            let fields = [("Content-Type", of), ("Transfer-Encoding", "chunked")];
-            let text = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
-            // The gateway may answer and close before it has taken all of it.
-            let _ = conn.send(request("POST", "/", &fields) + &text).await;
-            conn.answer().await.expect("an answer")
-        }
-    };
-    assert_eq!(answer.status, status, "{answer:?}");
-    let calls = upstream.calls();
-    assert_eq!(calls.len(), usize::from(status == 200));
-    assert!(calls.iter().all(|call| call.body == body.as_bytes()));
-    left(&gateway, if status == 413 { 1000 } else { 900 }).await;
-}

@@ -5,7 +5,7 @@ use crate::{
     algorithm::fair::Priority,
     answer::Failure,
     config::{Charge, Config, Mode, Route, Upstream},
-    key::{self, Parts, Template},
+    key::{self, BodyParts, Parts},
     path::{PathRule, PathTemplate, Paths, Relation, Suffix},
     proxy::json_body,
     route::{Table, host_of},
@@ -135,7 +135,8 @@ impl Explanation {
         let template = route.path.template().map(|template| &**template);
         let values = template.map(|own| path_values(own, uri.path(), &config.paths));
         self.path = values.unwrap_or_default();
-        let body = reads_body(config, route).then(|| json_body(headers, &body)).transpose();
+        let (parts, most) = (body_parts(config, route), config.limits.json_body);
+        let body = parts.map(|parts| json_body(headers, &body, &parts, most)).transpose();
         let body = body.map_err(|failure| failure.summary())?.flatten();
         let paths = config.paths;
         let parts = Parts {
@@ -144,7 +145,7 @@ impl Explanation {
             method,
             uri,
             headers,
-            body,
+            body: body.as_ref(),
             paths,
             template,
             descriptor: None,
@@ -333,16 +334,15 @@ fn refusal(config: &Config, mut request: Request<()>) -> Option<String> {
     crate::proxy::validate(config, &request).err().map(|failure| failure.summary())
 }
 
-/// Whether a key, a tenant or a cost of the route is a part of the request's body.
-fn reads_body(config: &Config, route: &Route) -> bool {
+/// The parts of the request's body that keys, tenants and costs of the route are.
+fn body_parts(config: &Config, route: &Route) -> Option<BodyParts> {
     let works = |charge: &&Charge| config.limiters[charge.limiter].mode != Mode::Off;
-    let reads = |charge: &Charge| {
+    let charges = route.limiters.iter().filter(|_| config.limiting).filter(works);
+    let keys = charges.clone().flat_map(|charge| {
         let limiter = &config.limiters[charge.limiter];
-        let tenant = limiter.fair.as_ref().map(|fair| &fair.by);
-        let mut templates = limiter.key.iter().chain(tenant);
-        charge.cost.reads_body() || templates.any(Template::reads_body)
-    };
-    config.limiting && route.limiters.iter().filter(works).any(reads)
+        limiter.key.iter().chain(limiter.fair.as_ref().map(|fair| &fair.by))
+    });
+    BodyParts::of(keys, charges.map(|charge| &charge.cost))
 }
 
 /// How long a request waits for its slot.

@@ -183,7 +183,9 @@ fn origin(charge: &Charge) -> String {
         Cost::Reserved(reserved) => {
             let from = match reserved.reserve.fixed() {
                 Some(_) => String::new(),
-                None => format!(" from {}, default {}", reserved.reserve, reserved.default),
+                None => {
+                    format!(" from {}, default {}", reserved.reserve, reserved.default.unwrap_or(1))
+                }
             };
             let settle = reserved.settle.as_ref();
             let settle = settle.map_or_else(String::new, |cost| format!(", settled by {cost}"));

@@ -50,6 +50,8 @@ pub(in crate::config) const LIMITS: Keys = Keys {
         size("body", 1..=u64::MAX).or(&[Kind::Word(|| vec!["none"])], ", or `none`").default("none")
             .says("the body, whatever its framing; above it 413. With `none` it may be of any size, because bodies \
                 stream"),
+        size("json_body", 1 << 10..=64 << 20).default("1MiB")
+            .says("the bytes of a body in which its [parts](#parts-of-the-body) are sought"),
         size("retry_bodies", 0..=1 << 36).default("64MiB")
             .says("the memory of all bodies together that one gateway keeps so that refused requests can be sent again \
                 ([`retry`](#retry)), or that it [reads for limiters](#parts-of-the-body) and services. While they use it \

@@ -103,6 +103,7 @@ impl ConfigReader {
             headers: self.read_or_default(section, "headers"),
             body: self.read_by_or_default(section, "body", body),
             uri,
+            json_body: self.read_or_default(section, "json_body"),
             retry_bodies: self.read_or_default(section, "retry_bodies"),
         }
     }

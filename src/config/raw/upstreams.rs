@@ -303,7 +303,7 @@ impl ConfigReader {
         let what = ": the permits that are reserved until the answer says the cost";
         let reserve = self.required(&section, "reserve", what);
         let reserve = reserve.and_then(|field| self.scalar(&field, Sum::parse_request));
-        let default = self.read_by_or_default(&section, "default", fixed_cost);
+        let default = self.read_by(&section, "default", fixed_cost);
         let settle = self.read_by(&section, "settle", TrueCost::parse_answer).map(Arc::new);
         Some(Cost::Reserved(Box::new(ReservedCost { reserve: reserve?, default, settle })))
     }

@@ -187,7 +187,7 @@ fn reports_one_mistake_in_client(#[case] text: &str, #[case] message: &str) {
 )]
 #[case::far(
     "@colour: red",
-    "limits.colour: unknown key `colour`; known here: header_bytes, headers, body, retry_bodies, uri"
+    "limits.colour: unknown key `colour`; known here: header_bytes, headers, body, json_body, retry_bodies, uri"
 )]
 fn reports_one_mistake_in_limits(#[case] text: &str, #[case] message: &str) {
     one_message(&format!("limits: {{ {text} }}"), message);

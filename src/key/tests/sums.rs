@@ -176,8 +176,11 @@ fn adds_up_a_request(#[case] text: &str, #[case] n: &str, #[case] expected: Resu
 )]
 fn adds_up_a_reserve(#[case] text: &str, #[case] n: &str, #[case] expected: Result<i64, &str>) {
     let request = request("/", &[("x-n", n.as_bytes())]);
-    let cost =
-        Cost::Reserved(Box::new(ReservedCost { reserve: sum(text), default: 40, settle: None }));
+    let cost = Cost::Reserved(Box::new(ReservedCost {
+        reserve: sum(text),
+        default: Some(40),
+        settle: None,
+    }));
     match (cost.of(&parts(&request), 500, "a"), expected) {
         (Err(said), Err(start)) => assert!(said.starts_with(start), "{said}"),
         (said, expected) => assert_eq!(said, expected.map_err(String::from)),

@@ -1,7 +1,7 @@
 //! Reads the data of the events of a stream (`text/event-stream`, WHATWG HTML section 9.2) as its pieces pass. It keeps one
 //! event, and knows no JSON.
 
-use crate::key::BYTE_ORDER_MARK;
+use crate::json::BYTE_ORDER_MARK;
 use memchr::memchr2;
 use std::mem;
 

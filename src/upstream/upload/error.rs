@@ -1,5 +1,7 @@
 //! Names the reasons why the body of a request has no end. Decides nothing.
 
+use crate::json::JsonFault;
+
 /// The reason why the body of a request has no end. The upstream never receives such a body as a complete one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UploadError {
@@ -9,9 +11,12 @@ pub enum UploadError {
     /// The body is larger than `limits.body`.
     #[error("the body is too large")]
     TooLarge,
-    /// The bodies that the gateway holds have used up `limits.retry_bodies`.
+    /// The bodies that the gateway holds have used up `limits.retry_bodies`, or the room for large ones.
     #[error("the gateway holds too many bodies")]
     NoRoom,
+    /// A limiter reads the body, and programs may read it in different ways.
+    #[error(transparent)]
+    Unclear(#[from] JsonFault),
     /// The trailers are larger than `limits.header_bytes`.
     #[error("the trailers are too large")]
     Trailers,

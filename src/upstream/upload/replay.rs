@@ -63,6 +63,11 @@ pub(super) fn pair<B>(most: usize, share: KeptShare) -> (ReplayRecorder<B>, Repl
 // === impl ReplayRecorder ===
 
 impl<B> ReplayRecorder<B> {
+    /// Whether the attempt has taken nothing yet.
+    pub(super) fn is_empty(&self) -> bool {
+        self.again.is_none() && self.taken.bytes.is_empty()
+    }
+
     /// Records a piece. False if the body is too large for that, has trailers, or no further attempt can follow.
     pub(super) fn record(&mut self, frame: &Frame<Bytes>) -> bool {
         let Some(data) = frame.data_ref() else { return false };

@@ -1,26 +1,9 @@
-//! The values of a JSON document that JSON pointers (RFC 6901) name. The document is read once, and no other part of it is
-//! kept.
+//! A parser of whole documents, to compare the scanner with.
 
+use super::super::{AllFound, BYTE_ORDER_MARK, Found, JsonPointer, are_alike, index};
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use smallvec::SmallVec;
 use std::fmt;
-
-/// A JSON pointer such as `/usage/total_tokens`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct JsonPointer {
-    text: String,
-    /// The names between the slashes, with `~1` and `~0` read as `/` and `~`; at least one.
-    names: Vec<String>,
-}
-
-/// The most names of a pointer.
-const MAX_NAMES: usize = 32;
-
-/// The value at a place: a text, a number or a truth value as text. `None` for `null`, an object or an array.
-type Found = Option<String>;
-
-/// Values by the place of their pointer.
-type AllFound = SmallVec<[Found; 1]>;
 
 /// Reads a document, and finds the values that names lead to.
 struct Seek<'a, 's> {
@@ -41,84 +24,7 @@ struct SoughtValue<'a> {
 /// The pointers that lead into one member or item. A single one needs no allocation.
 type Within<'a> = SmallVec<[SoughtValue<'a>; 1]>;
 
-/// The mark that some programs write before a text in UTF-8, and most skip.
-pub(crate) const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
-
-// === impl JsonPointer ===
-
-impl JsonPointer {
-    /// Reads a pointer such as `/usage/total_tokens`.
-    ///
-    /// # Errors
-    ///
-    /// The reason, worded so that it completes a sentence that begins with the text: "`TEXT` needs ...".
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let Some(names) = text.strip_prefix('/') else {
-            return Err(
-                "needs a JSON pointer that begins with `/`, as in `/usage/total_tokens`".into()
-            );
-        };
-        let is_escape = |after: &str| after.starts_with(['0', '1']);
-        if text.split('~').skip(1).any(|after| !is_escape(after)) {
-            return Err("has a `~` that is neither `~0` (a `~`) nor `~1` (a `/`)".into());
-        }
-        let names = names.split('/').map(|name| name.replace("~1", "/").replace("~0", "~"));
-        let names: Vec<_> = names.collect();
-        if names.len() > MAX_NAMES {
-            return Err(format!("has a JSON pointer of more than {MAX_NAMES} names"));
-        }
-        Ok(Self { text: text.to_owned(), names })
-    }
-
-    /// The pointer as it was written.
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// The names between the slashes, with `~1` and `~0` read as `/` and `~`.
-    pub fn names(&self) -> &[String] {
-        &self.names
-    }
-
-    /// The name at the end, such as `total_tokens`.
-    pub fn last(&self) -> &str {
-        self.names.last().map_or("", String::as_str)
-    }
-
-    #[cfg(test)]
-    fn find(&self, document: &[u8]) -> Option<String> {
-        Self::find_all(&[self], document).pop()?
-    }
-
-    /// The value of each pointer in a document: a text, or a number or truth value as text. `None` if the document is not
-    /// valid, or has `null`, an object, an array or nothing there. The last one of several members with one name counts.
-    pub fn find_all(pointers: &[&Self], document: &[u8]) -> SmallVec<[Option<String>; 1]> {
-        let found = seek(pointers, document, false);
-        found.unwrap_or_else(|_| pointers.iter().map(|_| None).collect())
-    }
-
-    /// The same value in the body of a request, of which no upstream may read another one. `None` if the body is empty.
-    ///
-    /// # Errors
-    ///
-    /// A message for the caller: the body is not valid JSON in UTF-8, or has the name of a place twice or in another spelling.
-    pub fn read(&self, body: &[u8]) -> Result<Option<String>, String> {
-        if body.is_empty() {
-            return Ok(None);
-        }
-        let unclear = |error: &dyn fmt::Display| {
-            format!(
-                "the body has to be JSON that can be read in one way alone, because a limiter reads it: {error}"
-            )
-        };
-        // The parser looks at no text that it skips, and some programs take no document with such a one.
-        std::str::from_utf8(body).map_err(|error| unclear(&error))?;
-        let found = seek(&[self], body, true).map_err(|error| unclear(&error))?;
-        Ok(found.into_iter().next().flatten())
-    }
-}
-
-fn seek(
+pub(super) fn seek(
     pointers: &[&JsonPointer],
     document: &[u8],
     is_strict: bool,
@@ -132,15 +38,6 @@ fn seek(
     Seek { wanted: &wanted, found: &mut found, is_strict }.deserialize(&mut reader)?;
     reader.end()?;
     Ok(found)
-}
-
-/// Whether some programs take two names for one: Go and .NET fold case, and protobuf takes `maxTokens` for `max_tokens`.
-fn are_alike(one: &str, other: &str) -> bool {
-    let plain = |name: &'_ str| -> String {
-        let kept = name.chars().filter(|c| !matches!(c, '_' | '-'));
-        kept.flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
-    };
-    plain(one) == plain(other)
 }
 
 // === impl SoughtValue ===
@@ -269,13 +166,3 @@ impl<'de> Visitor<'de> for Seek<'_, '_> {
         Ok(())
     }
 }
-
-/// The index of an array that a name stands for: digits without leading zeros (RFC 6901 section 4).
-pub(crate) fn index(name: &str) -> Option<usize> {
-    let is_index =
-        name == "0" || (!name.starts_with('0') && name.bytes().all(|byte| byte.is_ascii_digit()));
-    name.parse().ok().filter(|_| is_index)
-}
-
-#[cfg(test)]
-mod tests;
