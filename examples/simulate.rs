@@ -4,13 +4,15 @@
 //!
 //! ```sh
 //! cargo run --release --example simulate
-//! cargo run --release --example simulate -- --markdown --learning    # or --sharing: this part alone
+//! cargo run --release --example simulate -- --markdown --learning    # or --sharing, --reserves: this part alone
 //! ```
 //!
 //! Ends with exit code 1 when a law is broken.
 
 #[path = "simulate/learning.rs"]
 mod learning;
+#[path = "simulate/reserves.rs"]
+mod reserves;
 #[path = "simulate/sharing.rs"]
 mod sharing;
 
@@ -88,7 +90,8 @@ struct Random(u64);
 fn main() -> ExitCode {
     let has = |name: &str| env::args().any(|arg| arg == name);
     let (markdown, learning, sharing) = (has("--markdown"), has("--learning"), has("--sharing"));
-    let is_whole = !learning && !sharing;
+    let reserves = has("--reserves");
+    let is_whole = !learning && !sharing && !reserves;
     let mut text = String::new();
     let mut broken = Vec::new();
     if is_whole {
@@ -115,6 +118,11 @@ fn main() -> ExitCode {
         let (tables, more) = sharing::simulate(SEEDS, markdown);
         broken.extend(more);
         text.push_str(&format!("{}\n{tables}\n", sharing::LEGEND));
+    }
+    if is_whole || reserves {
+        let [table, more] = reserves::simulate(4, markdown);
+        broken.extend(Some(more).filter(|more| !more.is_empty()));
+        text.push_str(&format!("{}\n{table}\n", reserves::LEGEND));
     }
     let verdict = match broken.is_empty() {
         true => "Every law holds.".to_owned(),
@@ -394,4 +402,9 @@ fn refusals_lower_a_rate_as_far_as_they_must() {
 #[test]
 fn requests_that_wait_share_the_slots_by_law() {
     assert_eq!(sharing::simulate(1, false).1, Vec::<String>::new());
+}
+
+#[test]
+fn a_learned_reserve_uses_the_quota_of_a_vendor() {
+    assert_eq!(reserves::simulate(1, false)[1], "");
 }

@@ -7,6 +7,7 @@
 mod body;
 mod client;
 mod cost;
+mod cost_model;
 mod escape;
 mod media_type;
 mod part;
@@ -16,7 +17,8 @@ mod true_cost;
 
 pub use body::BodyParts;
 pub use client::{client_ip, is_trusted};
-pub use cost::{Cost, ReservedCost};
+pub use cost::{Cost, Reserve, ReservedCost};
+pub use cost_model::CostModel;
 pub use escape::{MAX_LEN, canonical, hashed, shown};
 pub use media_type::is_json;
 pub use paceway_limit::key::StateNames;
@@ -63,6 +65,8 @@ pub struct Parts<'a> {
     pub headers: &'a HeaderMap,
     /// The values in the body, if a template names a part of it.
     pub body: Option<&'a JsonValues>,
+    /// The bytes of the body; `None` if they are not known yet.
+    pub body_length: Option<u64>,
     /// How the origins read paths, so that two spellings of one path share a key.
     pub paths: Paths,
     /// The path of the route, if it is a template: it names the parameters that keys can have.

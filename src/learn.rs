@@ -1,5 +1,7 @@
-//! Shares the margins that limiters learn with the other gateways: a task for each such limiter reads the shared record, adds
-//! what this gateway saw, and lets the limiter decide by the result. No request waits for it.
+//! Shares the margins and costs that limiters learn with the other gateways: a task for each such limiter reads the shared
+//! record, adds what this gateway saw, and lets the limiter decide by the result. No request waits for it.
+
+mod reserves;
 
 use crate::{
     algorithm::auto_margin::{LearnedMargin, MarginReport},
@@ -42,6 +44,7 @@ pub(crate) async fn begin(plan: &Plan, store: &Arc<dyn StoreAdmin>) {
         drop(timeout(START, learner.report()).await);
         tokio::spawn(learner.keep());
     }
+    reserves::begin(plan, store).await;
 }
 
 /// Keeps the records of the limiters of `plan`, which has replaced `before`, on the current runtime. Limiters that both plans
@@ -51,6 +54,7 @@ pub(crate) fn follow(plan: &Plan, before: &Plan, store: &Arc<dyn StoreAdmin>) {
         let learned = plan.limiters.iter().filter_map(|limiter| limiter.margin());
         learned.map(|margin| (Arc::as_ptr(margin), margin.clone())).collect()
     };
+    reserves::follow(plan, before, store);
     let (new, old) = (all(plan), all(before));
     for (own, margin) in &old {
         if !new.contains_key(own) {

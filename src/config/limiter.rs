@@ -234,13 +234,22 @@ impl LimiterConfig {
 
     /// Returns the key under which gateways share the margin that they have learned, such as `paceway:{search}:A:search`.
     pub fn margin_name(&self, prefix: &str, instance: &str) -> String {
+        self.learned_names(prefix, instance, b'A').of(None)
+    }
+
+    /// Returns the keys under which gateways share the costs that they have learned, such as `paceway:{tokens}:R:tokens:acme`.
+    pub fn cost_names(&self, prefix: &str, instance: &str) -> StateNames {
+        self.learned_names(prefix, instance, b'R')
+    }
+
+    fn learned_names(&self, prefix: &str, instance: &str, letter: u8) -> StateNames {
         let mut name = self.name.clone();
         if self.scope == Scope::Instance {
             name.push('@');
             name.push_str(instance);
         }
-        // A change of the routes changes the group, and the limiter must not forget its margin then.
-        StateNames::new(prefix, &self.name, b'A', &name).of(None)
+        // A change of the routes changes the group, and the limiter must not forget what it has learned then.
+        StateNames::new(prefix, &self.name, letter, &name)
     }
 
     /// Lists the rates that can never bind, each with one that is always stricter: `10/s` never binds beside `60/min`.

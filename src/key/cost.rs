@@ -22,12 +22,21 @@ pub enum Cost {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ReservedCost {
     /// The permits that are reserved.
-    pub reserve: Sum<Template>,
+    pub reserve: Reserve,
     /// The number for each part of the request that is missing or no number, at least 1. `None`: 1, except for a part of
     /// the body beyond what is read, without which the request is refused.
     pub default: Option<i64>,
     /// The true cost, as the answer says it. Without it the reserved permits are the cost.
     pub settle: Option<Arc<TrueCost>>,
+}
+
+/// The permits that are reserved for a call.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Reserve {
+    /// A number, a part of the request, or their sum.
+    Sum(Sum<Template>),
+    /// The cost of nearly all calls of its key with so many bytes, as their answers said.
+    Learned,
 }
 
 /// Bytes of a wrong cost that the answer quotes.
@@ -85,6 +94,11 @@ impl Cost {
         }
     }
 
+    /// Whether the permits that are reserved are learned.
+    pub fn learns(&self) -> bool {
+        matches!(self, Self::Reserved(cost) if cost.reserve == Reserve::Learned)
+    }
+
     /// The permits that each request takes at least.
     pub fn least(&self) -> i64 {
         match self {
@@ -102,14 +116,17 @@ impl Cost {
         match self {
             Self::Fixed(_) => None,
             Self::FromRequest(sum) => Some(sum),
-            Self::Reserved(cost) => Some(&cost.reserve),
+            Self::Reserved(cost) => match &cost.reserve {
+                Reserve::Sum(sum) => Some(sum),
+                Reserve::Learned => None,
+            },
         }
     }
 
     /// Returns the permits that a request takes from `limiter`, at most its `capacity`; 0 takes nothing. A part that the
     /// request does not have counts 1. A cost that is reserved has a default of its own, and is cut to the capacity: a
     /// greater one would be refused for ever, and the answer says the true cost. Where it does, at least 1 is reserved, so
-    /// that a caller who names 0 waits for the debts of its calls like all others.
+    /// that a caller who names 0 waits for the debts of its calls like all others. A reserve that is learned is its default.
     ///
     /// # Errors
     ///
@@ -133,9 +150,12 @@ impl Cost {
                 (sum, total?)
             }
             Self::Reserved(cost) => {
+                let Reserve::Sum(sum) = &cost.reserve else {
+                    return Ok(cost.default.unwrap_or(1).min(capacity));
+                };
                 let least = cost.settle.is_some().into();
-                let total = cost.total(parts)?;
-                (&cost.reserve, total.map(|total| total.max(least).min(capacity)))
+                let total = cost.total(sum, parts)?;
+                (sum, total.map(|total| total.max(least).min(capacity)))
             }
         };
         match total {
@@ -150,8 +170,8 @@ impl Cost {
 
 impl ReservedCost {
     /// The permits that are reserved; `None` above 2^63 - 1. A number above that in a part alone counts as that.
-    fn total(&self, parts: &Parts<'_>) -> Result<Option<i64>, String> {
-        self.reserve.of(parts, |_, value| {
+    fn total(&self, sum: &Sum<Template>, parts: &Parts<'_>) -> Result<Option<i64>, String> {
+        sum.of(parts, |_, value| {
             let value = value.filter(|value| is_number(value));
             Ok(value.map_or(self.default.unwrap_or(1), |value| number(&value).unwrap_or(i64::MAX)))
         })

@@ -27,6 +27,7 @@ fn parts(request: &Request<()>) -> Parts<'_> {
         uri: request.uri(),
         headers: request.headers(),
         body: None,
+        body_length: None,
         paths: Paths::default(),
         template: None,
         descriptor: None,

@@ -2,6 +2,7 @@
 
 use super::{
     former_states::{FormerState, Renamed, SLACK, UsedStates},
+    learned_reserves::{LearnedCall, LearnedReserves},
     previous::Previous,
     shared_margin::SharedMargin,
 };
@@ -9,7 +10,7 @@ use crate::{
     algorithm::{Algorithm, Level, Micros, Rule, fair::Priority, nanohertz::Nanohertz},
     answer::{Policy, Quota},
     config::{self, Config, Mode, Rate},
-    key::{Parts, StateNames},
+    key::{Cost, Parts, StateNames},
     limit::{duration, micros},
     metrics::LimiterMetrics,
     path::PathRule,
@@ -39,6 +40,8 @@ pub struct LimiterPlan {
     pub(crate) forgets: bool,
     /// Its margin, if that is learned.
     margin: Option<Arc<SharedMargin>>,
+    /// The costs of its calls, if a route reserves what it has learned.
+    pub(crate) reserves: Option<Arc<LearnedReserves>>,
     /// The most that its requests can ask of it.
     demand: Demand,
     /// The requests of this gateway that wait for this limiter at the moment.
@@ -92,10 +95,17 @@ impl LimiterPlan {
         let now: Vec<_> = former.iter().map(|state| renamed.rule_of(state)).collect();
         let known = before.and_then(|before| before.margin.as_ref());
         let margin = SharedMargin::new(limiter, key);
+        let charges = config.routes.iter().flat_map(|route| &route.limiters);
+        let mut own = charges.filter(|charge| charge.limiter == i);
+        let reserves = own
+            .any(|charge| charge.cost.learns())
+            .then(|| LearnedReserves::new(limiter.cost_names(prefix, instance)));
         describe(limiter, &metrics);
         let mut plan = Self {
             limiter: limiter.clone(),
             margin: margin.map(|margin| margin.taking_over(known)),
+            reserves: reserves
+                .map(|own| own.taking_over(before.and_then(|before| before.reserves.as_ref()))),
             demand: is_used,
             policies: policies.collect(),
             key_checks: is_used.key_checks(limiter, checks.first()),
@@ -298,6 +308,37 @@ impl LimiterPlan {
     /// Its margin, if that is learned.
     pub fn margin(&self) -> Option<&Arc<SharedMargin>> {
         self.margin.as_ref()
+    }
+
+    /// The permits that a request takes, whose key is `known` if keys differ in their costs or in the rate that pays them.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Cost::of`].
+    pub(super) fn cost(
+        &self,
+        cost: &Cost,
+        known: Option<Option<&str>>,
+        parts: &Parts<'_>,
+    ) -> Result<i64, String> {
+        let most = known.map_or(self.limiter.capacity(), |key| self.capacity(key));
+        let learned = known.filter(|_| cost.learns());
+        match learned.and_then(|key| self.learned_reserve(key, parts)) {
+            Some(learned) => Ok(learned.min(most)),
+            None => cost.of(parts, most, &self.limiter.name),
+        }
+    }
+
+    /// The permits that cover nearly all calls like a request of this key; `None` until enough is known.
+    fn learned_reserve(&self, key: Option<&str>, parts: &Parts<'_>) -> Option<i64> {
+        let key = key.filter(|_| !self.names.iter().any(StateNames::is_shared));
+        self.reserves.as_ref()?.of(key).reserve(parts.body_length?)
+    }
+
+    /// A call with a body of so many bytes, which was charged to this `state`; `None` if its cost is not learned.
+    pub(crate) fn learned_call(&self, state: &str, bytes: Option<u64>) -> Option<LearnedCall> {
+        let costs = self.reserves.as_ref()?.of(self.key_in(state)?);
+        Some(LearnedCall { costs, bytes: bytes? })
     }
 
     /// The greatest cost that a key can pay at once.

@@ -63,6 +63,17 @@ pub(crate) struct CheckOwner {
     pub(crate) rate: usize,
 }
 
+/// A check whose cost the answer says.
+pub(crate) struct SettledCheck<'p> {
+    /// Its index.
+    pub(crate) check: usize,
+    /// The index of its limiter.
+    pub(crate) limiter: usize,
+    pub(crate) cost: &'p Arc<TrueCost>,
+    /// Whether the limiter learns the cost: once for each call, however many rates it has.
+    pub(crate) teaches: bool,
+}
+
 /// The policies of all routes.
 pub(crate) struct RoutePolicies {
     pub(crate) policies: Vec<RoutePolicy>,
@@ -283,11 +294,11 @@ impl RoutePolicy {
             let unpayable = |why| Unpayable { limiter: Some(*limiter), why };
             let template = self.key.as_ref().or(own.key.as_ref());
             let fill = || template.map(|template| template.fill(parts)).transpose();
-            // The key says how much it can pay, where keys have rates of their own.
-            let known =
-                if own.key_rates.is_empty() { None } else { Some(fill().map_err(unpayable)?) };
-            let most = known.as_ref().map_or(own.capacity(), |key| plan.capacity(key.as_deref()));
-            let mut cost = cost.of(parts, most, &own.name).map_err(unpayable)?;
+            // The key says how much it can pay and what its calls cost, where keys differ in that.
+            let needs_key = !own.key_rates.is_empty() || cost.learns();
+            let known = if needs_key { Some(fill().map_err(unpayable)?) } else { None };
+            let key = known.as_ref().map(|key| key.as_deref());
+            let mut cost = plan.cost(cost, key, parts).map_err(unpayable)?;
             if has_rates {
                 cost = cost.saturating_mul(hits);
             }
@@ -352,12 +363,12 @@ impl RoutePolicy {
         }
     }
 
-    /// The limiters whose cost the answer says, each with the part of the answer and the index of its limiter. A limiter
-    /// with several rates has a check for each of them.
-    pub(crate) fn settled(&self) -> impl Iterator<Item = (usize, usize, &Arc<TrueCost>)> {
-        self.owners.iter().enumerate().filter_map(|(check, CheckOwner { limiter, .. })| {
+    /// The checks whose cost the answer says. A limiter with several rates has a check for each of them.
+    pub(crate) fn settled(&self) -> impl Iterator<Item = SettledCheck<'_>> {
+        self.owners.iter().enumerate().filter_map(|(check, CheckOwner { limiter, rate })| {
             let charge = self.charges.iter().find(|charge| charge.limiter == *limiter)?;
-            Some((check, *limiter, charge.cost.settle()?))
+            let (cost, teaches) = (charge.cost.settle()?, *rate == 0 && charge.cost.learns());
+            Some(SettledCheck { check, limiter: *limiter, cost, teaches })
         })
     }
 

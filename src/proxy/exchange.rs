@@ -49,6 +49,8 @@ pub(crate) struct Routed<'a> {
     pub(super) host: Option<HeaderValue>,
     /// The upgrade that the request asks for, until it is answered.
     pub(super) upgrade: Option<Upgrade>,
+    /// The bytes of its body, if its checks depend on the request and they are known.
+    pub(super) body_length: Option<u64>,
     /// The client of the request sends no body before it is asked for it.
     pub(super) is_expected: bool,
     /// The connections to its origin, if no upstream of the configuration has them.
@@ -144,7 +146,19 @@ impl<'a> Exchange<'a> {
             // The cap is for those who ask.
             policy.max_wait
         };
-        Ok(Routed { route, policy, fixed, budget, host, upgrade, is_expected, pool, rest })
+        let body_length = None;
+        Ok(Routed {
+            route,
+            policy,
+            fixed,
+            budget,
+            host,
+            upgrade,
+            body_length,
+            is_expected,
+            pool,
+            rest,
+        })
     }
 
     /// The questions to the limiters of a request that depend on the request. The route then has the policy of these
@@ -166,6 +180,8 @@ impl<'a> Exchange<'a> {
         let plan = &*self.proxy.0.plan;
         let (config, request) = (&plan.config, &self.arrival.request);
         let client = self.client;
+        routed.body_length = request.body().length();
+        let body_length = routed.body_length;
         let refuse = |why: String| Failure::BadRequest(why.into());
         let priority =
             self.record.priority(&routed.policy.priority, request.headers(), client.is_trusted);
@@ -177,6 +193,7 @@ impl<'a> Exchange<'a> {
             uri: routed.rest.as_deref().unwrap_or(request.uri()),
             headers: request.headers(),
             body: body.as_ref(),
+            body_length,
             paths: config.paths,
             template: config.routes[routed.route].path.template().map(|template| &**template),
             descriptor: None,

@@ -271,7 +271,8 @@ impl<'a> Exchange<'a> {
         let (plan, reservation) = (&self.proxy.0.plan, &mut outgoing.reservation);
         let settling = match reservation {
             Some(reservation) if routed.policy.settles => {
-                Settling::begin(plan, routed.policy, reservation, response)
+                let body_length = routed.body_length;
+                Settling::begin(plan, routed.policy, reservation, response, body_length)
             }
             _ => None,
         };

@@ -9,7 +9,7 @@ use crate::{
     key::{SaidCost, is_json},
     limit::{Reservation, Settled, Settlement},
     metrics::SettledPermits,
-    plan::{Plan, RoutePolicy},
+    plan::{LearnedCall, Plan, RoutePolicy, SettledCheck},
     upstream::{KeptBuffer, KeptBytes},
 };
 use events::EventReader;
@@ -47,6 +47,8 @@ struct OpenCost {
     settlement: Settlement,
     metrics: SettledPermits,
     said: SaidCost,
+    /// The call, if its cost is learned.
+    learns: Option<LearnedCall>,
 }
 
 #[derive(Debug)]
@@ -67,22 +69,26 @@ impl Settling {
         policy: &RoutePolicy,
         reservation: &mut Reservation,
         response: &Response<B>,
+        body_length: Option<u64>,
     ) -> Option<Box<Self>> {
         if plan.config.upstreams[policy.upstream].throttle.rules.free.contains(&response.status()) {
             refund_all(plan, policy, reservation);
             return None;
         }
         let mut open = SmallVec::new();
-        for (check, limiter, cost) in policy.settled() {
+        for SettledCheck { check, limiter, cost, teaches } in policy.settled() {
             // A reservation has a part for each check that was asked.
             let Some(settlement) = reservation.settlement(check) else { continue };
-            let metrics = plan.limiters[limiter].metrics.settled.clone();
+            let limiter = &plan.limiters[limiter];
+            let metrics = limiter.metrics.settled.clone();
             let said = SaidCost::of_head(cost, response.headers());
-            let cost = OpenCost { settlement, metrics, said };
+            let state = &reservation.checks()[check].key;
+            let learns = if teaches { limiter.learned_call(state, body_length) } else { None };
+            let cost = OpenCost { settlement, metrics, said, learns };
             if cost.said.reads_body() {
                 open.push(cost);
             } else if let Some(true_cost) = cost.said.total() {
-                cost.settle(true_cost);
+                cost.settle_whole(true_cost);
             }
         }
         if open.is_empty() {
@@ -161,7 +167,7 @@ impl Settling {
         self.hear_end();
         for cost in self.open {
             if let Some(true_cost) = cost.said.total() {
-                cost.settle(true_cost);
+                cost.settle_whole(true_cost);
             }
         }
     }
@@ -191,6 +197,14 @@ fn refund_all(plan: &Plan, policy: &RoutePolicy, reservation: &mut Reservation) 
 // === impl OpenCost ===
 
 impl OpenCost {
+    /// Settles the cost of a call that came to its end.
+    fn settle_whole(self, true_cost: i64) {
+        if let Some(call) = &self.learns {
+            call.end(true_cost);
+        }
+        self.settle(true_cost);
+    }
+
     fn settle(self, true_cost: i64) {
         match self.settlement.settle(true_cost) {
             Settled::Exact => {}

@@ -165,6 +165,22 @@ impl<'p> DescribedCall<'p> {
         DescriptorVerdict::refuse(status, HeaderMap::new())
     }
 
+    fn parts<'a>(&'a self, descriptor: Descriptor<'a>) -> Parts<'a> {
+        let (config, head) = (&self.proxy.plan().config, self.head);
+        Parts {
+            client_ip: self.client.client_ip(head.headers(), &config.trusted_proxies),
+            host: None,
+            method: head.method(),
+            uri: head.uri(),
+            headers: head.headers(),
+            body: None,
+            body_length: None,
+            paths: config.paths,
+            template: None,
+            descriptor: Some(descriptor),
+        }
+    }
+
     /// Decides one descriptor, and waits for its slot.
     async fn decide(
         &self,
@@ -173,23 +189,13 @@ impl<'p> DescribedCall<'p> {
         descriptor: &RateLimitDescriptor,
         hits: u64,
     ) -> Result<DescriptorVerdict, Failure> {
-        let Self { proxy, client, head } = *self;
+        let Self { proxy, head, .. } = *self;
         let plan = proxy.plan();
         let policy = &plan.policies[proxy.counters().direct[route].policy];
         proxy.require_limiters(policy)?;
         let pairs: Vec<_> =
             descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value)).collect();
-        let parts = Parts {
-            client_ip: client.client_ip(head.headers(), &plan.config.trusted_proxies),
-            host: None,
-            method: head.method(),
-            uri: head.uri(),
-            headers: head.headers(),
-            body: None,
-            paths: plan.config.paths,
-            template: None,
-            descriptor: Some(Descriptor(&pairs)),
-        };
+        let parts = self.parts(Descriptor(&pairs));
         let pass = || DescriptorVerdict::pass(DescriptorStatus::ok(), None);
         let rate = match &descriptor.limit {
             Some(own) if policy.has_limiters() => match own.rate() {

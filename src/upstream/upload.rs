@@ -109,6 +109,16 @@ impl Upload {
         Self { inner: Some(Box::new(inner)) }
     }
 
+    /// The bytes of the whole body, if they are known before it is sent.
+    pub fn length(&self) -> Option<u64> {
+        let Some(inner) = &self.inner else { return Some(0) };
+        let ahead = inner.ahead.iter().filter_map(|piece| piece.frame.data_ref());
+        let ahead: u64 = ahead.map(|data| data.len() as u64).sum();
+        let left =
+            if inner.reader.has_ended() { Some(0) } else { inner.reader.size_hint().exact() };
+        left.map(|left| left + ahead)
+    }
+
     /// Whether the request had no body from the start.
     pub(super) fn is_none(&self) -> bool {
         self.inner.is_none()

@@ -3,6 +3,7 @@
 
 mod evaded;
 mod free;
+mod learned;
 mod sums;
 
 use crate::support::{Answer, Call, Gateway, Redis, Reply, Upstream, eventually, reply, request};

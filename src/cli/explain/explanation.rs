@@ -136,17 +136,17 @@ impl Explanation {
         let values = template.map(|own| path_values(own, uri.path(), &config.paths));
         self.path = values.unwrap_or_default();
         let (parts, most) = (body_parts(config, route), config.limits.json_body);
-        let body = parts.map(|parts| json_body(headers, &body, &parts, most)).transpose();
-        let body = body.map_err(|failure| failure.summary())?.flatten();
-        let paths = config.paths;
+        let values = parts.map(|parts| json_body(headers, &body, &parts, most)).transpose();
+        let values = values.map_err(|failure| failure.summary())?.flatten();
         let parts = Parts {
             client_ip,
             host,
             method,
             uri,
             headers,
-            body: body.as_ref(),
-            paths,
+            body: values.as_ref(),
+            body_length: Some(body.len() as u64),
+            paths: config.paths,
             template,
             descriptor: None,
         };

@@ -6,7 +6,7 @@ use crate::{
         AutoRule, Charge, Config, FailurePolicy, LimiterConfig, Mode, Scope, StoreConfig,
         priority_name,
     },
-    key::{self, Cost, Parts},
+    key::{self, Cost, Parts, Reserve},
     plan::per_second,
     store::OnLoss,
 };
@@ -181,11 +181,11 @@ fn origin(charge: &Charge) -> String {
         Cost::Fixed(_) => String::new(),
         Cost::FromRequest(sum) => format!(" ({sum})"),
         Cost::Reserved(reserved) => {
-            let from = match reserved.reserve.fixed() {
-                Some(_) => String::new(),
-                None => {
-                    format!(" from {}, default {}", reserved.reserve, reserved.default.unwrap_or(1))
-                }
+            let default = reserved.default.unwrap_or(1);
+            let from = match &reserved.reserve {
+                Reserve::Sum(sum) if sum.fixed().is_some() => String::new(),
+                Reserve::Sum(sum) => format!(" from {sum}, default {default}"),
+                Reserve::Learned => format!(" as learned, default {default}"),
             };
             let settle = reserved.settle.as_ref();
             let settle = settle.map_or_else(String::new, |cost| format!(", settled by {cost}"));

@@ -150,6 +150,7 @@ impl Simulation {
             uri: &logged.uri,
             headers: &logged.headers,
             body: None,
+            body_length: None,
             paths: config.paths,
             template: config.routes[route].path.template().map(|template| &**template),
             descriptor: None,

@@ -27,11 +27,12 @@ pub(in crate::config) const RESERVED_COST: Keys = Keys {
     name: "reserved_cost",
     meaning: "A cost that is reserved until the answer says the true one.",
     specs: &[
-        number("reserve", 1..=u64::MAX).or(&[Kind::Template], ", part of a request, or their [sum](#sums)").required()
+        number("reserve", 1..=u64::MAX).or(&[Kind::Template], ", part of a request, their [sum](#sums), or `learned`").required()
             .says("the permits that are reserved, such as `\"{body./max_tokens}\"`. More than the limiter can give at \
-                once are cut to that number. With `settle` at least 1 is reserved, otherwise `0` takes nothing"),
+                once are cut to that number. With `settle` at least 1 is reserved, otherwise `0` takes nothing. `learned` \
+                is as much as [19 of 20 such calls cost](#a-reserve-that-is-learned)"),
         number("default", 1..=u64::MAX).default("1")
-            .says("the number for each part of the request that is missing or no whole number"),
+            .says("the number for each part of the request that is missing or no whole number, and until a reserve is learned"),
         key("settle", Kind::Template).written("part of an answer, or a [sum](#sums)")
             .says("the part of the answer that has the true cost: `\"{response.header.NAME}\"`, or \
                 `\"{response.body./POINTER}\"` for a JSON body or the last event of a stream that has it. Permits beyond \

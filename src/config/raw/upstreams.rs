@@ -11,7 +11,7 @@ use crate::{
         unit,
         yaml::{self, YamlEntry, YamlNode, YamlValue},
     },
-    key::{Cost, ReservedCost, Sum, TrueCost, fixed_cost},
+    key::{Cost, Reserve, ReservedCost, Sum, TrueCost, fixed_cost},
     throttle::Condition,
     upstream::{HealthCheck, Target, Timeouts, Via, headers::Edits},
 };
@@ -302,10 +302,24 @@ impl ConfigReader {
         let section = self.section(field, &RESERVED_COST)?;
         let what = ": the permits that are reserved until the answer says the cost";
         let reserve = self.required(&section, "reserve", what);
-        let reserve = reserve.and_then(|field| self.scalar(&field, Sum::parse_request));
+        let reserve = reserve.and_then(|field| self.scalar(&field, reserve_of));
         let default = self.read_by(&section, "default", fixed_cost);
         let settle = self.read_by(&section, "settle", TrueCost::parse_answer).map(Arc::new);
+        if reserve == Some(Reserve::Learned) && section.get("settle").is_none() {
+            self.note_at(
+                field,
+                "needs `settle`: the reserve is learned from the costs that answers say",
+            );
+        }
         Some(Cost::Reserved(Box::new(ReservedCost { reserve: reserve?, default, settle })))
+    }
+}
+
+fn reserve_of(text: &str) -> Result<Reserve, String> {
+    if text == "learned" {
+        Ok(Reserve::Learned)
+    } else {
+        Sum::parse_request(text).map(Reserve::Sum)
     }
 }
 

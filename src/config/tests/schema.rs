@@ -138,6 +138,8 @@ fn the_schema_requires_the_keys_of_an_algorithm(#[case] limiter: &str, #[case] i
 )]
 #[case("{ reserve: 5, settle: '{query.n} + {response.header.b}' }", false)]
 #[case("{ reserve: 5, default: '1 + 1' }", false)]
+#[case("{ reserve: learned, default: 500, settle: '{response.header.b}' }", true)]
+#[case("{ reserve: learnt, settle: '{response.header.b}' }", false)]
 fn the_schema_and_the_parser_take_the_same_sums(#[case] cost: &str, #[case] is_right: bool) {
     let text = format!(
         "upstream: http://a\nlimiters: {{ a: 1000/s }}\nroutes:\n\

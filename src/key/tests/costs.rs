@@ -64,7 +64,7 @@ fn a_reserve_that_is_settled_is_at_least_one() {
     {
         let settle = || Arc::new(TrueCost::parse_answer("{response.header.x}").expect("a part"));
         let cost = Cost::Reserved(Box::new(ReservedCost {
-            reserve: Sum::parse_request("{header.x-cost}").expect("a reserve"),
+            reserve: Reserve::Sum(Sum::parse_request("{header.x-cost}").expect("a reserve")),
             default: Some(7),
             settle: is_settled.then(settle),
         }));

@@ -177,7 +177,7 @@ fn adds_up_a_request(#[case] text: &str, #[case] n: &str, #[case] expected: Resu
 fn adds_up_a_reserve(#[case] text: &str, #[case] n: &str, #[case] expected: Result<i64, &str>) {
     let request = request("/", &[("x-n", n.as_bytes())]);
     let cost = Cost::Reserved(Box::new(ReservedCost {
-        reserve: sum(text),
+        reserve: Reserve::Sum(sum(text)),
         default: Some(40),
         settle: None,
     }));

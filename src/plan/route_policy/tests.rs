@@ -54,6 +54,7 @@ fn a_descriptor_is_charged_a_sum_for_each_hit() {
             uri: request.uri(),
             headers: request.headers(),
             body: None,
+            body_length: None,
             paths: Paths::default(),
             template: None,
             descriptor: Some(Descriptor(&[("n", n)])),

@@ -76,6 +76,11 @@ impl UploadReader {
         !self.has_ended && self.incoming.is_end_stream()
     }
 
+    /// Whether the end has been taken.
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
     /// The longest pause between two pieces.
     pub(super) fn patience(&self) -> Duration {
         self.patience

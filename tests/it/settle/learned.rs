@@ -1,0 +1,117 @@
+//! `reserve: learned`: what the answers of a limiter said is reserved for further calls, by all gateways and after a restart.
+
+use super::JSON;
+use crate::support::{
+    Call, Gateway, Redis, Reply, Said, Upstream, closed, eventually, reached, reply, request,
+};
+use rstest::rstest;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+
+const CAPACITY: i64 = 1_000_000;
+const DEFAULT: i64 = 5000;
+
+/// A model that takes a token for 4 bytes and answers with 100 more, as a stream if it is asked at `/stream`. It holds calls with
+/// `X-Hold` until the gate opens.
+async fn model(began: &Arc<Semaphore>, gate: &Arc<Semaphore>) -> Upstream {
+    let (began, gate) = (began.clone(), gate.clone());
+    Upstream::start(move |call: &Call| {
+        let usage = format!("{{\"usage\":{{\"in\":{},\"out\":20}}}}", call.body.len() / 4);
+        let answer = if call.target == "/stream" {
+            let events = format!("data: {{}}\n\ndata: {usage}\n\ndata: [DONE]\n\n");
+            reply("200 OK", &[("Content-Type", "text/event-stream")], &events)
+        } else {
+            reply("200 OK", &[JSON], &usage)
+        };
+        if call.head.get("x-hold").is_some() {
+            began.add_permits(1);
+            return Reply { gate: Some(gate.clone()), ..answer };
+        }
+        answer
+    })
+    .await
+}
+
+async fn gateway(upstream: &Upstream, redis: &Redis, key: &str) -> Gateway {
+    Gateway::start(&format!(
+        "upstream: {}\nstore: {{ url: \"{}\", timeout: 5s }}\n\
+         limiters: {{ tokens: {{ algorithm: fixed_window, rate: {CAPACITY}/day{key} }} }}\n\
+         routes: [{{ suffix: \"*\", max_wait: 1s, limiters: [{{ limiter: tokens, cost: {{ reserve: learned, \
+         default: {DEFAULT}, settle: '{{response.body./usage/in}} + 5*{{response.body./usage/out}}' }} }}] }}]\n",
+        upstream.url(),
+        redis.url()
+    ))
+    .await
+}
+
+/// Sends a call with a body of so many bytes, which costs a quarter of them and 100 more.
+async fn call(gateway: &Gateway, target: &str, length: usize) {
+    let mut conn = gateway.connect().await;
+    let size = length.to_string();
+    let head = request("POST", target, &[("Content-Length", &size), ("X-Key", "acme")]);
+    conn.send(head + &"x".repeat(length)).await.expect("send");
+    assert_eq!(conn.answer().await.expect("an answer").status, 200);
+}
+
+async fn level(gateway: &Gateway, is_keyed: bool) -> i64 {
+    if !is_keyed {
+        return gateway.limiter("tokens").await["level"].as_i64().expect("a number");
+    }
+    let page = gateway.page("/limiters/tokens/keys/acme").await.json();
+    page["level"].as_i64().unwrap_or(CAPACITY)
+}
+
+/// The permits that are reserved for a call with this body, which is held.
+async fn reserve(gateway: &Gateway, is_keyed: bool, began: &Semaphore, body: &str) -> i64 {
+    let before = level(gateway, is_keyed).await;
+    let mut conn = gateway.connect().await;
+    let head = "POST / HTTP/1.1\r\nHost: a\r\nX-Key: acme\r\nX-Hold: 1\r\n";
+    conn.send(format!("{head}{body}")).await.expect("send");
+    reached(began, "the call is sent").await;
+    before - level(gateway, is_keyed).await
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reserve_is_learned_from_answers_and_kept_over_a_restart(
+    #[values("/json", "/stream")] target: &str,
+    #[values(false, true)] is_keyed: bool,
+) {
+    let (began, gate, redis) = (closed(), closed(), Redis::that_is_heard());
+    let upstream = model(&began, &gate).await;
+    let key = if is_keyed { ", key: '{header.x-key}'" } else { "" };
+    let mut first = gateway(&upstream, &redis, key).await;
+    let other = gateway(&upstream, &redis, key).await;
+    // It costs 2,100.
+    let sized = &format!("Content-Length: 8000\r\n\r\n{}", "x".repeat(8000));
+    assert_eq!(reserve(&first, is_keyed, &began, sized).await, DEFAULT);
+    for i in 0..40 {
+        call(&first, target, 400 * (i % 20)).await;
+    }
+    let name =
+        if is_keyed { "paceway:{tokens}:R:tokens:acme" } else { "paceway:{tokens}:R:tokens" };
+    let text = eventually("the answers are shared", async || match redis.command(&["GET", name]) {
+        Said::Bytes(Some(text)) => {
+            String::from_utf8(text).ok().filter(|text| text.starts_with("r1 4"))
+        }
+        _ => None,
+    });
+    assert!(text.await.len() < 1500);
+    let learned = reserve(&first, is_keyed, &began, sized).await;
+    assert!((2100..2600).contains(&learned), "{learned}");
+    let chunks = format!("9c40\r\n{}\r\n0\r\n\r\n", "x".repeat(40_000));
+    let chunked = &format!("Transfer-Encoding: chunked\r\n\r\n{chunks}");
+    let unknown = reserve(&first, is_keyed, &began, chunked).await;
+    assert_eq!(unknown, DEFAULT, "the length is not known in advance");
+    first.signal("TERM");
+    gate.add_permits(100);
+    first.end().await;
+    for gateway in [other, gateway(&upstream, &redis, key).await] {
+        eventually("the gateway knows the costs", async || {
+            // Calls that are held count until they are settled.
+            let learned = reserve(&gateway, is_keyed, &began, sized).await;
+            (2100..2600).contains(&learned).then_some(())
+        })
+        .await;
+    }
+}
