@@ -35,8 +35,8 @@ pub(in crate::config) const RESERVED_COST: Keys = Keys {
             .says("the number for each part of the request that is missing or no whole number, and until a reserve is learned"),
         key("settle", Kind::Template).written("part of an answer, or a [sum](#sums)")
             .says("the part of the answer that has the true cost: `\"{response.header.NAME}\"`, or \
-                `\"{response.body./POINTER}\"` for a JSON body or the last event of a stream that has it. Permits beyond \
-                the true cost are refunded, and a shortfall is a debt that moves later slots"),
+                `\"{response.body./POINTER}\"` for a JSON body or the last event of a stream that has it. The rest of a \
+                reserve is refunded, and a shortfall is a [debt](limiting.md#true-costs)"),
     ],
     others: &[
         meant("estimate max cost", "reserve"),

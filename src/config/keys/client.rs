@@ -53,10 +53,9 @@ pub(in crate::config) const LIMITS: Keys = Keys {
         size("json_body", 1 << 10..=64 << 20).default("1MiB")
             .says("the bytes of a body in which its [parts](#parts-of-the-body) are sought"),
         size("retry_bodies", 0..=1 << 36).default("64MiB")
-            .says("the memory of all bodies together that one gateway keeps so that refused requests can be sent again \
-                ([`retry`](#retry)), or that it [reads for limiters](#parts-of-the-body) and services. While they use it \
-                up, further requests with a body are sent once. Bodies that are read have 1 MiB more; without room for \
-                one, its request gets 503 `too-many-bodies`"),
+            .says("the memory of all bodies together that one gateway keeps for [another attempt](#retry), or [reads for \
+                limiters](#parts-of-the-body) and services, which have 1 MiB more. Without room a request is sent once, \
+                or gets 503 `too-many-bodies` if its body has to be read"),
         size("uri", 64..=64_000).written("size, 64B to 64000B, below `header_bytes`").default("8KiB").but(", but at most half of `header_bytes`")
             .says("the request target; above it 414"),
     ],
