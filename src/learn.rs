@@ -72,6 +72,8 @@ pub(crate) fn follow(plan: &Plan, before: &Plan, store: &Arc<dyn StoreAdmin>) {
     }
 }
 
+pub(crate) use reserves::forget as forget_costs;
+
 /// Forgets a learned margin: the limiter begins without one again.
 ///
 /// # Errors

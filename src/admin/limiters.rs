@@ -116,6 +116,9 @@ pub(super) async fn reset(
     if let Some(margin) = plan.margin() {
         learn::forget(margin, &admin.store).await?;
     }
+    for costs in plan.reserves.iter().flat_map(|reserves| reserves.all()) {
+        learn::forget_costs(&costs, &admin.store).await?;
+    }
     let reset = forget(&admin, &checks).await?;
     operator.log("an operator resets a limiter", Some(&name), None);
     Ok(reset)
@@ -127,7 +130,12 @@ pub(super) async fn reset_key(
     Path(KeyPath { name, key }): Path<KeyPath>,
 ) -> Result<Json<Value>> {
     let plan = admin.limiter(&name)?;
-    let reset = forget(&admin, &checks(plan, Some(&key), 1)?).await?;
+    let checks = checks(plan, Some(&key), 1)?;
+    if let (Some(reserves), Some(check)) = (&plan.reserves, checks.first()) {
+        let costs = reserves.of(plan.key_in(&check.key).flatten());
+        learn::forget_costs(&costs, &admin.store).await?;
+    }
+    let reset = forget(&admin, &checks).await?;
     let key = plan.limiter.key.as_ref().map(|template| key::shown(&template.canonical(&key)));
     operator.log("an operator resets a key", Some(&name), key.as_deref());
     Ok(reset)

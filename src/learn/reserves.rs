@@ -3,6 +3,7 @@
 
 use super::{ATTEMPTS, EVERY, PATIENCE, START, UNUSED};
 use crate::{
+    key::CostModel,
     plan::{CostReport, KeyCosts, LearnedReserves, Plan},
     store::{NoteChange, StoreAdmin, StoreError},
 };
@@ -21,6 +22,28 @@ pub(super) async fn begin(plan: &Plan, store: &Arc<dyn StoreAdmin>) {
         }
         tokio::spawn(keep(reserves.clone(), store.clone()));
     }
+}
+
+/// Forgets the costs of a key: its calls reserve the default again.
+///
+/// # Errors
+///
+/// [`StoreError`] when the store gave no answer.
+pub(crate) async fn forget(
+    costs: &KeyCosts,
+    store: &Arc<dyn StoreAdmin>,
+) -> Result<(), StoreError> {
+    let text: Arc<str> = CostModel::default().text().into();
+    let mut note = store.exchange(costs.note.clone(), None).await?;
+    for _ in 0..ATTEMPTS {
+        if note.text.as_ref().is_none_or(|now| *now == text) {
+            break;
+        }
+        let change = NoteChange { expected: note.text, text: text.clone() };
+        note = store.exchange(costs.note.clone(), Some(change)).await?;
+    }
+    costs.forget();
+    Ok(())
 }
 
 /// Ends the tasks of limiters that `plan` has no more, and begins those that `before` did not have.

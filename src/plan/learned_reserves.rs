@@ -10,6 +10,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    time::Duration,
 };
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -137,11 +138,19 @@ impl KeyCosts {
         model.observe(bytes, cost, &known);
     }
 
+    /// Forgets all answers.
+    pub(crate) fn forget(&self) {
+        let state = &mut *self.state.lock();
+        (state.model, state.fresh) = (CostModel::default(), CostModel::default());
+        state.known = None;
+    }
+
     /// The answers to bring into the shared text; `None` if it need not be read now. It is read before the first report, when
-    /// there are answers, and `every` so often while the key is asked. A text is begun only when enough is known: callers may
-    /// choose their keys.
-    pub(crate) fn report(&self, every: std::time::Duration) -> Option<CostReport> {
+    /// there are answers, and `every` so often while the key is asked, at each call of this function until enough is known. A text
+    /// is begun only then: callers may choose their keys.
+    pub(crate) fn report(&self, every: Duration) -> Option<CostReport> {
         let KeyState { model, fresh, known, asked, looked } = &mut *self.state.lock();
+        let every = if model.is_known() { every } else { Duration::ZERO };
         let is_due = looked.is_none_or(|looked| looked.elapsed() >= every && *asked > looked);
         let has_news = !fresh.is_empty() && (known.is_some() || model.is_known());
         (is_due || has_news).then(|| {
