@@ -12,7 +12,8 @@ fn uniform(state: &mut u64) -> f64 {
 /// A call with 4.2 bytes a token of input, give or take a tenth, and lognormal output.
 fn call(state: &mut u64) -> (u64, i64) {
     let input = 100.0 * 200_f64.powf(uniform(state));
-    let normal = (-2.0 * uniform(state).max(1e-12).ln()).sqrt() * (6.283 * uniform(state)).cos();
+    let normal = (-2.0 * uniform(state).max(1e-12).ln()).sqrt()
+        * (std::f64::consts::TAU * uniform(state)).cos();
     let output = 300.0 * (0.8 * normal).exp();
     let bytes = input * 4.2 * (0.9 + 0.2 * uniform(state));
     (bytes as u64 + 120, (input + output) as i64)
