@@ -457,7 +457,7 @@ function M.pause(state, span, status, unit, ago)
 end
 
 -- An answer says that `left` permits remain for `span` µs; requests of the gateway wait for `waiting`. A limiter that grants no `next`
--- permits in that time, if not 0, needs no count while some are left. A count ends at an odd µs if nothing remains, and else at an even one.
+-- permits in that time, if not 0, needs no count while some are left. A count ends at an odd µs if nothing remains, else at an even one.
 function M.remain(state, left, waiting, next, span)
   local algorithm, is_open, now = state.algorithm, state.open, call.now
   local old, reset, recalls = is_open.gate, ceil((now + span) / 2) * 2, left
