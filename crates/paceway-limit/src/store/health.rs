@@ -258,6 +258,7 @@ impl Health {
     }
 
     /// The store's clock is about `said`.
+    #[cfg(feature = "redis")]
     pub(crate) fn note_clock(&self, said: Micros) {
         *self.clock.lock() = StoreClock { said, at: Instant::now() };
     }
