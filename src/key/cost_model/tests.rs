@@ -78,17 +78,60 @@ fn bodies_of_one_length_have_no_ratio() {
     assert!((900..1050).contains(&short), "{short}");
 }
 
+/// A call of 1,000 to 8,000 bytes that costs a quarter of them and about a hundred.
+fn usual(state: &mut u64) -> (u64, i64) {
+    let bytes = 1000.0 + 7000.0 * uniform(state);
+    (bytes as u64, (bytes / 4.0 + 50.0 + 100.0 * uniform(state)) as i64)
+}
+
+/// A picture of 20 MB, a padded body, a call of millions of tokens: one of them does not move the reserves of some hundred others.
+#[test]
+fn one_call_does_not_decide() {
+    let unusual = [(20_000_000, 800), (1_000_000, 800), (8_000, 5_000_000), (500, 5_000_000)];
+    for (calls, (bytes, cost)) in [300, 1500].into_iter().flat_map(|n| unusual.map(|it| (n, it))) {
+        let mut model = CostModel::default();
+        let mut state = 5;
+        let mut observe = |(bytes, cost)| {
+            let known = model.clone();
+            model.observe(bytes, cost, &known);
+        };
+        (0..calls).for_each(|_| observe(usual(&mut state)));
+        observe((bytes, cost));
+        for (bytes, most) in [(4000, 1150), (8000, 2150)] {
+            let reserve = model.reserve(bytes).expect("known");
+            let is_near = reserve * 10 > most * 7 && reserve * 10 < most * 14;
+            assert!(is_near, "{reserve} for {bytes} after {calls} and {cost}");
+        }
+    }
+}
+
+/// Three hundred bodies of one length have no ratio. The first others have one, and what was beyond none is not beyond that.
+#[test]
+fn reserves_follow_a_ratio_that_shows_late() {
+    let (mut model, mut state) = (CostModel::default(), 9);
+    for i in 0..400 {
+        let (bytes, cost) = usual(&mut state);
+        let call = if i < 300 { (4000, 1050 + cost % 100) } else { (bytes, cost) };
+        let known = model.clone();
+        model.observe(call.0, call.1, &known);
+    }
+    for (bytes, most) in [(4000, 1150), (8000, 2150)] {
+        let reserve = model.reserve(bytes).expect("known");
+        assert!(reserve * 10 > most * 8 && reserve * 10 < most * 13, "{reserve} for {bytes}");
+    }
+}
+
 #[test]
 fn texts_of_others_are_no_model() {
     for text in [
         "",
+        "r1 1 1 1 1 1",
         "r2 1 1 1 1 1",
-        "r1 1 1 1 1",
-        "r1 1 1 1 1 x",
-        "r1 NaN 1 1 1 1",
-        "r1 1 1 1 1 1 5",
-        "r1 1 1 1 1 1 999:1",
-        "r1 -1 1 1 1 1",
+        "r2 1 1 1 1 1 x",
+        "r2 NaN 1 1 1 1 1",
+        "r2 1 1 1 1 1 1 5",
+        "r2 1 1 1 1 1 1 999:1",
+        "r2 -1 1 1 1 1 1",
     ] {
         assert_eq!(CostModel::parse(text), None, "{text}");
     }
