@@ -28,14 +28,10 @@ pub(super) fn replay(file: &Path, log: &Path, json: bool) -> Result<(), CommandE
     if config_file::is_stdin(file) && config_file::is_stdin(log) {
         return Err(CommandError::usage("error: stdin is either the configuration or the log"));
     }
-    let mut config = load(file)?;
+    let config = load(file)?;
     let mut reader = LogReader::new(open(log)?);
     let unreadable = || format!("cannot read {}", log.display());
     let mut next = reader.next().with_context(unreadable)?;
-    if let Some(Ok(first)) = next.as_ref().map(|next| Timestamp::from_microsecond(next.at)) {
-        // The windows of the calendar as they were then.
-        config.renew_windows(first);
-    }
     let mut simulation = Simulation::new(config.clone());
     let mut span: Option<(Micros, Micros)> = None;
     while let Some(request) = next {

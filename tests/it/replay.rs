@@ -75,6 +75,24 @@ fn a_replay_decides_by_the_rules_of_the_gateway() {
     assert_eq!(said["lines"]["decided"], 133);
 }
 
+/// Months have 28 to 31 days, also those long after the first line of the log.
+#[test]
+fn a_replay_follows_the_months_of_its_log() {
+    let config = "upstream: http://a\nlimiters:\n  few: { algorithm: fixed_window, rate: 2/month, resets: \"00:00 UTC\" }\n\
+                  routes: [{ suffix: /shop, limiters: [few], max_wait: 0 }]\n";
+    let at = |instant: &str| {
+        line(0, "/shop", "10.0.0.1").replace("2026-11-23T10:00:01.000000Z", instant)
+    };
+    let months =
+        [("2026-12", 31), ("2027-01", 31), ("2027-02", 28), ("2027-03", 31), ("2027-04", 30)];
+    let log: String = months.iter().fold(String::new(), |log, (month, last)| {
+        let first = at(&format!("{month}-01T00:30:00Z"));
+        log + &first + &first + &at(&format!("{month}-{last}T23:45:00Z"))
+    });
+    let (said, _) = replay_under(config, &log);
+    assert_eq!(counts(&said, "route", "/shop", "replay"), [10, 0, 5, 0], "{said}");
+}
+
 #[test]
 fn a_replay_names_bad_lines_and_missing_fields() {
     let good = line(0, "/search", "10.0.0.1");

@@ -23,6 +23,7 @@ use crate::{
 };
 use checks::{with_logged_tenant, with_long_lease};
 use http::{HeaderValue, Request, header::HOST};
+use jiff::Timestamp;
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, HashMap},
@@ -110,6 +111,7 @@ impl Simulation {
     pub(super) fn decide(&mut self, logged: LoggedRequest) {
         self.run_until(logged.at);
         self.now = logged.at;
+        self.renew_windows();
         let LoggedRequest { recorded, waited, took, .. } = logged;
         let call = self.call(&logged);
         let route = call.as_ref().map_or_else(|route| *route, |call| Some(call.route));
@@ -122,6 +124,17 @@ impl Simulation {
             Ok(call) => self.ask(ReplayedCall { took, ..call }),
         }
         self.serve_woken();
+    }
+
+    /// Has the windows of the calendar as they are around the instant.
+    fn renew_windows(&mut self) {
+        if let Ok(now) = Timestamp::from_microsecond(self.now)
+            && self.plan.config.has_past_windows(now)
+        {
+            let mut config = self.plan.config.clone();
+            config.renew_windows(now);
+            self.plan = Plan::new(config, false);
+        }
     }
 
     /// Lets the rest happen: requests that wait get their slots.
