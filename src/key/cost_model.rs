@@ -40,7 +40,7 @@ pub struct CostModel {
 
 /// The length of a body, and the permits that the call cost.
 #[derive(Debug, Clone, Copy)]
-struct Call {
+struct CountedCall {
     bytes: f64,
     cost: f64,
 }
@@ -65,11 +65,11 @@ impl CostModel {
         let (bytes, cost) = (bytes as f64, cost as f64);
         let counted = if known.answers >= ROUGH {
             *self.beyond.entry(bucket(cost - self.ratio * bytes)).or_default() += 1.0;
-            known.near(Call { bytes, cost })
+            known.near(CountedCall { bytes, cost })
         } else {
-            Call { bytes, cost }
+            CountedCall { bytes, cost }
         };
-        let Call { bytes, cost } = counted;
+        let CountedCall { bytes, cost } = counted;
         self.answers += 1.0;
         self.bytes += bytes;
         self.costs += cost;
@@ -83,11 +83,11 @@ impl CostModel {
     }
 
     /// The call as it counts for the ratio: one that is far from all others is brought near them.
-    fn near(&self, Call { bytes, cost }: Call) -> Call {
+    fn near(&self, CountedCall { bytes, cost }: CountedCall) -> CountedCall {
         let part = (FAR * self.bytes / self.answers / bytes.max(1.0)).min(1.0);
         let (bytes, cost) = (bytes * part, cost * part);
         let expected = (self.ratio * bytes).max(self.costs / self.answers).max(1.0);
-        Call { bytes, cost: cost.min(GREAT * expected) }
+        CountedCall { bytes, cost: cost.min(GREAT * expected) }
     }
 
     /// Adds the answers of `other`.
