@@ -261,7 +261,7 @@ proptest! {
 
     /// In pieces or whole, a document is read as a parser reads it that has it whole.
     #[test]
-    fn a_scanner_reads_what_a_parser_reads(
+    fn a_scanner_agrees_with_a_parser(
         document in documents(),
         pointers in pointers(),
         cuts in prop::collection::vec(0..9_usize, 1..5),

@@ -8,10 +8,10 @@ local common = require 'common'
 local M = { kind = 68, lease = false, born_at = 4, names = 'ticks' }
 
 local floor, max, min, insert, remove = math.floor, math.max, math.min, table.insert, table.remove
-local VERSION, EXACT, ceil_div = common.VERSION, common.EXACT, common.ceil_div
+local VERSION, EXACT = common.VERSION, common.EXACT
 
 local HEAD, WINDOW, ROW = '<BBBi8i8', '<i8i8i8i8', '<i8i8i8'
-local MAX_WINDOWS, MAX_ROWS, NEAR, KNOWN_PAST, MOST = 64, 256, 10800000000, 5000000, 1000000000000
+local MAX_WINDOWS, MAX_ROWS, NEAR, MOST = 64, 256, 10800000000, 1000000000000
 
 local function own_window(rule, at)
   local since, length = rule.second, rule.third - rule.second
@@ -59,10 +59,13 @@ local function window_in_use(open, at)
   return window
 end
 
--- The first of `cost` free slots of a row from `at` on, and how many are before it; nil if the row has fewer.
+-- How many slots of a row have ended by `at`.
+local function passed(row, at) return floor(max(at - row.from, 0) / row.length) end
+
+-- The first instant in `cost` free slots of a row from `at` on, and how many are before them; nil if the row has fewer.
 local function free_slot(row, at, cost)
-  local before = ceil_div(max(at - row.from, 0), row.length)
-  if before + cost <= row.count then return row.from + before * row.length, before end
+  local before = passed(row, at)
+  if before + cost <= row.count then return max(at, row.from + before * row.length), before end
 end
 
 local function end_of(row) return row.from + row.length * row.count end
@@ -88,7 +91,7 @@ local function take_slot(open, start, cost)
     for i, row in ipairs(free) do
       local slot, before = free_slot(row, start, cost)
       if slot == start then
-        local stop = start + cost * row.length
+        local stop = row.from + (before + cost) * row.length
         remove(free, i)
         keep(open, row.from, row.length, before)
         keep(open, stop, row.length, row.count - before - cost)
@@ -97,10 +100,13 @@ local function take_slot(open, start, cost)
     end
     return start
   end
-  local interval = floor((window.stop - start) / max(open.rule.count - window.used, cost, 1))
-  local from = max(window.next, open.now)
+  local from, left = max(window.next, open.now), open.rule.count - window.used
+  for _, row in ipairs(free) do
+    if row.from >= window.start and row.from < window.stop then left = left - max(row.count - passed(row, open.now), 0) end
+  end
+  local interval = floor((window.stop - from) / max(left, cost, 1))
   if interval > 0 then keep(open, from, interval, floor((start - from) / interval)) end
-  window.next = start + cost * interval
+  window.next = min(start + cost * interval, window.stop)
   return window.next
 end
 
@@ -167,7 +173,7 @@ function M.read(raw, now, rule)
   local clock, count = max(now, state.clock), #state.windows
   for _, window in ipairs(state.windows) do
     local stop = window.stop
-    if stop <= clock then open.past = clock < stop + KNOWN_PAST and stop or 0 end
+    if stop <= clock then open.past = stop end
   end
   if count > 0 and state.windows[count].stop <= clock then return open end
   open.clock, open.born = clock, state.born
@@ -257,7 +263,10 @@ function M.level(open)
   return remaining, next, reset_after(open)
 end
 
-M.lasts = reset_after
+function M.lasts(open)
+  local last = open.windows[#open.windows]
+  return last and max(last.stop + near(last) - open.now, 0) or 0
+end
 
 function M.write(open)
   local parts = { struct.pack(HEAD, VERSION, M.kind, #open.windows, open.born, open.clock) }

@@ -28,8 +28,6 @@ const MAX_WINDOWS: usize = 64;
 const MAX_ROWS: usize = 256;
 /// By how much the end of a window may differ between gateways that mean the same one, µs: 3 h, or the eighth of a short window.
 const NEAR: Micros = 10_800_000_000;
-/// How long the end of a window that is past is known, µs: stores keep every state for 5 s more than it matters.
-const KNOWN_PAST: Micros = 5_000_000;
 /// The most permits of a window, which charges above the count do not pass.
 const MOST: i64 = 1_000_000_000_000;
 const MAX_COUNT: i64 = 1_000_000_000;

@@ -1,10 +1,8 @@
 //! The open state of windows of a calendar: finds slots, takes them, and takes them back. Its Lua half is in
 //! `calendar_window.lua`.
 
-use super::{
-    CalendarWindow, FreeSlots, KNOWN_PAST, MAX_ROWS, MAX_WINDOWS, MOST, State, Window, Windows,
-};
-use crate::algorithm::{Grant, Level, Micros, OpenRate, RateFacts, RateRule, ceil_div};
+use super::{CalendarWindow, FreeSlots, MAX_ROWS, MAX_WINDOWS, MOST, State, Window, Windows};
+use crate::algorithm::{Grant, Level, Micros, OpenRate, RateFacts, RateRule};
 
 /// The state of windows of a calendar while it is worked on, with the rule under which it is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,9 +32,8 @@ impl Open {
         let mut open = Self { rule, now, clock, floor, born, past: 0, windows, free };
         let Some(state) = state else { return open };
         let clock = now.max(state.clock);
-        let ends = state.windows.iter().map(|window| window.end);
-        let past = ends.take_while(|end| *end <= clock).last();
-        open.past = past.filter(|end| clock < end + KNOWN_PAST).unwrap_or(0);
+        let past = state.windows.iter().take_while(|window| window.end <= clock).last();
+        open.past = past.map_or(0, |window| window.end);
         if state.windows.last().is_some_and(|last| last.end <= clock) {
             return open;
         }
@@ -116,17 +113,20 @@ impl Open {
         }
     }
 
-    /// Takes a slot of `cost` intervals, and returns its end. A request that another limiter delays leaves free slots before it.
+    /// Takes a slot of `cost` intervals, and returns its end. A request that another limiter delays leaves free slots before it,
+    /// whose permits are not left for later ones.
     fn take_slot(&mut self, start: Micros, cost: i64) -> Micros {
         let window = *self.window_in_use(start);
         if start < window.next {
             let place = self.free.iter().position(|row| row.slot(start, cost) == Some(start));
             return place.map_or(start, |place| self.take_free(place, start, cost));
         }
-        let left = (self.rule.count - window.used).max(cost).max(1);
-        let interval = (window.end - start) / left;
-        let end = start + cost * interval;
         let from = window.next.max(self.now);
+        let rows = self.free.iter().filter(|row| (window.start..window.end).contains(&row.from));
+        let free: i64 = rows.map(|row| row.left(self.now)).sum();
+        let left = (self.rule.count - window.used - free).max(cost).max(1);
+        let interval = (window.end - from) / left;
+        let end = (start + cost * interval).min(window.end);
         let count = (start - from).checked_div(interval).unwrap_or(0);
         self.keep(FreeSlots { from, length: interval, count });
         self.window_in_use(start).next = end;
@@ -136,8 +136,8 @@ impl Open {
     /// Takes slots of a row, and returns their end.
     fn take_free(&mut self, place: usize, start: Micros, cost: i64) -> Micros {
         let row = self.free.remove(place);
-        let end = start + cost * row.length;
-        let before = (start - row.from) / row.length;
+        let before = row.passed(start);
+        let end = row.from + (before + cost) * row.length;
         self.keep(FreeSlots { count: before, ..row });
         self.keep(FreeSlots { from: end, count: row.count - before - cost, ..row });
         end
@@ -161,9 +161,14 @@ impl Open {
         self.windows[place].next = next;
     }
 
-    /// The time until the state equals an absent one, µs.
+    /// The time until no permit is in use, µs.
     fn reset_after(&self) -> Micros {
         self.windows.last().map_or(0, |last| (last.end - self.now).max(0))
+    }
+
+    /// The time until the state equals an absent one, µs: the end of a window is known for as long as a rule may have moved it by.
+    fn lasts(&self) -> Micros {
+        self.windows.last().map_or(0, |last| (last.end + last.near() - self.now).max(0))
     }
 }
 
@@ -174,10 +179,20 @@ impl FreeSlots {
         self.from + self.length * self.count
     }
 
-    /// The first of `cost` slots from `at` on; `None` if the row has fewer.
+    /// How many slots have ended by `at`.
+    fn passed(&self, at: Micros) -> i64 {
+        (at - self.from).max(0) / self.length
+    }
+
+    /// How many slots have not ended.
+    fn left(&self, now: Micros) -> i64 {
+        (self.count - self.passed(now)).max(0)
+    }
+
+    /// The first instant in `cost` slots from `at` on; `None` if the row has fewer. A request may come within its slot.
     fn slot(&self, at: Micros, cost: i64) -> Option<Micros> {
-        let before = ceil_div((at - self.from).max(0), self.length);
-        (before + cost <= self.count).then_some(self.from + before * self.length)
+        let before = self.passed(at);
+        (before + cost <= self.count).then(|| at.max(self.from + before * self.length))
     }
 }
 
@@ -253,9 +268,9 @@ impl OpenRate for Open {
     }
 
     fn close(self) -> Option<(State, Micros)> {
-        let reset_after = self.reset_after();
+        let lasts = self.lasts();
         let Self { born, clock, windows, free, .. } = self;
-        (reset_after > 0).then_some((State { born, clock, windows, free }, reset_after))
+        (lasts > 0).then_some((State { born, clock, windows, free }, lasts))
     }
 
     fn put_back(self, _state: &mut State) {}

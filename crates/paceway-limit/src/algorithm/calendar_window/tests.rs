@@ -114,7 +114,7 @@ fn gateways_with_other_zone_data_agree_on_the_reset() {
 #[rstest]
 #[case::another_time(days(5, NOVEMBER - 15 * HOUR, DAY))]
 #[case::weeks(CalendarWindow::new(5, [-1, 6, 13].map(|days| NOVEMBER + days * DAY)).expect("a rule"))]
-fn a_change_of_the_rule_keeps_what_is_used(#[case] edited: CalendarWindow) {
+fn an_edited_rule_counts_the_permits_in_use(#[case] edited: CalendarWindow) {
     let mut used = Used::new(days(5, NOVEMBER, DAY));
     for _ in 0..3 {
         used.ask(NOVEMBER + HOUR, 0).expect("granted");
@@ -125,6 +125,24 @@ fn a_change_of_the_rule_keeps_what_is_used(#[case] edited: CalendarWindow) {
     assert_eq!(used.open(NOVEMBER + HOUR).level().reset_after, edited.resets[1] - NOVEMBER - HOUR);
     used.rule = days(7, NOVEMBER, DAY);
     assert_eq!(used.remaining(NOVEMBER + HOUR), 3);
+}
+
+/// The end of a day moves by an hour, and nobody asks until some minutes after the old one: the next day begins then, and the hour
+/// is no day of its own.
+#[test]
+fn an_edited_rule_opens_no_short_window_after_an_idle_time() {
+    for idle in [SECOND, 20 * SECOND, HOUR / 2] {
+        let mut used = Used::new(days(3, NOVEMBER, DAY));
+        for _ in 0..3 {
+            used.ask(NOVEMBER + HOUR, 0).expect("granted");
+        }
+        used.rule = days(3, NOVEMBER + HOUR, DAY);
+        let end = NOVEMBER + DAY;
+        for _ in 0..3 {
+            used.ask(end + idle, 0).expect("granted");
+        }
+        assert_eq!(used.ask(end + idle, 0), Err(DAY + HOUR - idle), "{idle}");
+    }
 }
 
 #[test]
@@ -200,9 +218,47 @@ fn a_delayed_request_leaves_its_gap() {
     assert_eq!(at, 12 * HOUR);
     open.take(start, 1);
     used.state = open.close().map(|(state, _)| state);
-    let slots: Vec<_> = (0..4).map(|_| used.ask(NOVEMBER, DAY).expect("granted").whole).collect();
-    assert_eq!(slots[0], NOVEMBER);
-    assert!(slots[3] < NOVEMBER + 3 * HOUR, "{slots:?}");
+    let hours =
+        |used: &mut Used| (used.ask(NOVEMBER, DAY).expect("granted").whole - NOVEMBER) / HOUR;
+    let slots: Vec<_> = (0..23).map(|_| hours(&mut used)).collect();
+    let expected: Vec<_> = (0..24).filter(|hour| *hour != 12).collect();
+    assert_eq!(slots, expected);
+}
+
+/// Half of the window waits for a request that another limiter delays. Others that cannot wait come as fast as permits flow, or
+/// faster: they use no more than their part of each hour, and nearly all in the end.
+#[rstest]
+#[case::as_fast(25)]
+#[case::faster(100)]
+fn a_delayed_request_starves_nobody(#[case] calls: i64) {
+    let mut used = Used::new(days(24 * 24, NOVEMBER, DAY).even());
+    let mut open = used.open(NOVEMBER);
+    let (_, start) = open.earliest(12 * HOUR, 1);
+    open.take(start, 1);
+    used.state = open.close().map(|(state, _)| state);
+    for hour in 0..24 {
+        let before = used.grants.len();
+        for call in 0..calls {
+            let _ = used.ask(NOVEMBER + hour * HOUR + 10 * SECOND + call * HOUR / calls, 0);
+        }
+        let granted = used.grants.len() - before;
+        assert!(granted <= 28 && (granted >= 22 || hour >= 12), "{granted} in hour {hour}");
+    }
+    assert!(used.grants.len() * 100 >= 24 * 24 * 97, "{}", used.grants.len());
+}
+
+/// A call that comes within a free slot goes at once.
+#[test]
+fn a_request_may_come_within_its_slot() {
+    let mut used = Used::new(days(24, NOVEMBER, DAY).even());
+    let mut open = used.open(NOVEMBER);
+    let (_, start) = open.earliest(12 * HOUR, 1);
+    open.take(start, 1);
+    used.state = open.close().map(|(state, _)| state);
+    let now = NOVEMBER + 3 * HOUR / 2;
+    used.ask(now, 0).expect("granted");
+    assert_eq!(used.ask(now, 0), Err(HOUR / 2));
+    used.ask(now + HOUR / 2, 0).expect("granted");
 }
 
 /// The level of an even flow says nothing of the rest of its window, of which a share takes over the past part.
