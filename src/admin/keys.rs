@@ -4,7 +4,7 @@
 use super::{
     Admin,
     access::Operator,
-    limiters::await_levels,
+    limiters::{await_levels, forget_costs, forget_known_costs},
     page_error::{Result, bad},
     shown::{millis, show, show_found, show_working, tightest},
 };
@@ -125,8 +125,12 @@ pub(super) async fn reset(
     let plan = keyed(&admin, &name)?;
     let mut scan = KeyScan::new(&admin, plan, RESET);
     let mut reset = 0_usize;
+    forget_known_costs(&admin, plan).await?;
     while let Some(keys) = scan.step().await? {
         let keys: Vec<_> = keys.collect();
+        for key in keys.iter().filter(|_| plan.reserves.is_some()) {
+            forget_costs(&admin, plan, plan.checks(Some(key), 1).next().as_ref()).await?;
+        }
         for keys in keys.chunks(TOGETHER) {
             let checks = keys.iter().flat_map(|key| plan.checks(Some(key), 1));
             let answers: Vec<_> = checks.map(|check| admin.store.forget(&check)).collect();

@@ -116,9 +116,7 @@ pub(super) async fn reset(
     if let Some(margin) = plan.margin() {
         learn::forget(margin, &admin.store).await?;
     }
-    for costs in plan.reserves.iter().flat_map(|reserves| reserves.all()) {
-        learn::forget_costs(&costs, &admin.store).await?;
-    }
+    forget_known_costs(&admin, plan).await?;
     let reset = forget(&admin, &checks).await?;
     operator.log("an operator resets a limiter", Some(&name), None);
     Ok(reset)
@@ -131,14 +129,35 @@ pub(super) async fn reset_key(
 ) -> Result<Json<Value>> {
     let plan = admin.limiter(&name)?;
     let checks = checks(plan, Some(&key), 1)?;
-    if let (Some(reserves), Some(check)) = (&plan.reserves, checks.first()) {
-        let costs = reserves.of(plan.key_in(&check.key).flatten());
-        learn::forget_costs(&costs, &admin.store).await?;
-    }
+    forget_costs(&admin, plan, checks.first()).await?;
     let reset = forget(&admin, &checks).await?;
     let key = plan.limiter.key.as_ref().map(|template| key::shown(&template.canonical(&key)));
     operator.log("an operator resets a key", Some(&name), key.as_deref());
     Ok(reset)
+}
+
+/// Forgets what the calls of all keys cost that this gateway knows.
+pub(super) async fn forget_known_costs(
+    admin: &Admin,
+    plan: &LimiterPlan,
+) -> std::result::Result<(), StoreError> {
+    for costs in plan.reserves.iter().flat_map(|reserves| reserves.all()) {
+        learn::forget_costs(&costs, &admin.store).await?;
+    }
+    Ok(())
+}
+
+/// Forgets what the calls of the key of a check cost.
+pub(super) async fn forget_costs(
+    admin: &Admin,
+    plan: &LimiterPlan,
+    check: Option<&Check>,
+) -> std::result::Result<(), StoreError> {
+    if let (Some(reserves), Some(check)) = (&plan.reserves, check) {
+        let costs = reserves.of(plan.key_in(&check.key).flatten());
+        learn::forget_costs(&costs, &admin.store).await?;
+    }
+    Ok(())
 }
 
 async fn forget(admin: &Admin, checks: &[Check]) -> Result<Json<Value>> {

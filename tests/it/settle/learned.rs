@@ -113,7 +113,11 @@ async fn a_reserve_is_learned_from_answers_and_kept_over_a_restart(
         })
         .await;
     }
-    let path = if is_keyed { "/limiters/tokens/keys/acme" } else { "/limiters/tokens" };
+    let path = match (is_keyed, target) {
+        (false, _) => "/limiters/tokens",
+        (true, "/json") => "/limiters/tokens/keys/acme",
+        (true, _) => "/limiters/tokens/keys",
+    };
     assert_eq!(again.admin_request(request("DELETE", path, &[])).await.status, 200);
     assert_eq!(reserve(&again, is_keyed, &began, sized).await, DEFAULT, "a reset forgets");
 }

@@ -60,11 +60,11 @@ local function window_in_use(open, at)
 end
 
 -- How many slots of a row have ended by `at`.
-local function passed(row, at) return floor(max(at - row.from, 0) / row.length) end
+local function count_before(row, at) return floor(max(at - row.from, 0) / row.length) end
 
 -- The first instant in `cost` free slots of a row from `at` on, and how many are before them; nil if the row has fewer.
 local function free_slot(row, at, cost)
-  local before = passed(row, at)
+  local before = count_before(row, at)
   if before + cost <= row.count then return max(at, row.from + before * row.length), before end
 end
 
@@ -102,7 +102,7 @@ local function take_slot(open, start, cost)
   end
   local from, left = max(window.next, open.now), open.rule.count - window.used
   for _, row in ipairs(free) do
-    if row.from >= window.start and row.from < window.stop then left = left - max(row.count - passed(row, open.now), 0) end
+    if row.from >= window.start and row.from < window.stop then left = left - max(row.count - count_before(row, open.now), 0) end
   end
   local interval = floor((window.stop - from) / max(left, cost, 1))
   if interval > 0 then keep(open, from, interval, floor((start - from) / interval)) end

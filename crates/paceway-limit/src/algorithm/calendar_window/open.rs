@@ -123,7 +123,7 @@ impl Open {
         }
         let from = window.next.max(self.now);
         let rows = self.free.iter().filter(|row| (window.start..window.end).contains(&row.from));
-        let free: i64 = rows.map(|row| row.left(self.now)).sum();
+        let free: i64 = rows.map(|row| row.count_from(self.now)).sum();
         let left = (self.rule.count - window.used - free).max(cost).max(1);
         let interval = (window.end - from) / left;
         let end = (start + cost * interval).min(window.end);
@@ -136,7 +136,7 @@ impl Open {
     /// Takes slots of a row, and returns their end.
     fn take_free(&mut self, place: usize, start: Micros, cost: i64) -> Micros {
         let row = self.free.remove(place);
-        let before = row.passed(start);
+        let before = row.count_before(start);
         let end = row.from + (before + cost) * row.length;
         self.keep(FreeSlots { count: before, ..row });
         self.keep(FreeSlots { from: end, count: row.count - before - cost, ..row });
@@ -180,18 +180,18 @@ impl FreeSlots {
     }
 
     /// How many slots have ended by `at`.
-    fn passed(&self, at: Micros) -> i64 {
+    fn count_before(&self, at: Micros) -> i64 {
         (at - self.from).max(0) / self.length
     }
 
     /// How many slots have not ended.
-    fn left(&self, now: Micros) -> i64 {
-        (self.count - self.passed(now)).max(0)
+    fn count_from(&self, now: Micros) -> i64 {
+        (self.count - self.count_before(now)).max(0)
     }
 
     /// The first instant in `cost` slots from `at` on; `None` if the row has fewer. A request may come within its slot.
     fn slot(&self, at: Micros, cost: i64) -> Option<Micros> {
-        let before = self.passed(at);
+        let before = self.count_before(at);
         (before + cost <= self.count).then(|| at.max(self.from + before * self.length))
     }
 }

@@ -127,7 +127,7 @@ fn an_edited_rule_counts_the_permits_in_use(#[case] edited: CalendarWindow) {
     assert_eq!(used.remaining(NOVEMBER + HOUR), 3);
 }
 
-/// The end of a day moves by an hour, and nobody asks until some minutes after the old one: the next day begins then, and the hour
+/// The end of a day moves by an hour, and no call comes until some minutes after the old one: the next day begins then, and the hour
 /// is no day of its own.
 #[test]
 fn an_edited_rule_opens_no_short_window_after_an_idle_time() {
@@ -230,7 +230,7 @@ fn a_delayed_request_leaves_its_gap() {
 #[rstest]
 #[case::as_fast(25)]
 #[case::faster(100)]
-fn a_delayed_request_starves_nobody(#[case] calls: i64) {
+fn a_delayed_request_leaves_others_their_part(#[case] calls: i64) {
     let mut used = Used::new(days(24 * 24, NOVEMBER, DAY).even());
     let mut open = used.open(NOVEMBER);
     let (_, start) = open.earliest(12 * HOUR, 1);
@@ -247,7 +247,7 @@ fn a_delayed_request_starves_nobody(#[case] calls: i64) {
     assert!(used.grants.len() * 100 >= 24 * 24 * 97, "{}", used.grants.len());
 }
 
-/// A call that comes within a free slot goes at once.
+/// A call that comes within a free slot is granted at once.
 #[test]
 fn a_request_may_come_within_its_slot() {
     let mut used = Used::new(days(24, NOVEMBER, DAY).even());
