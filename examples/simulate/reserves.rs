@@ -187,8 +187,8 @@ impl Run {
         let cost = call.input + call.output;
         self.left -= call.output;
         self.seen.tokens += cost;
-        let known = self.model.clone();
-        self.model.observe(call.bytes, cost, &known);
+        let known = self.model.known();
+        self.model.observe(call.bytes, cost, known);
         let check = self.check(call.reserve);
         let Some(rate) = check.algorithm.as_rate().copied() else { return };
         if let Some((grant, cost)) = rate.unused_part(part.grant, call.reserve, cost) {

@@ -45,6 +45,27 @@ struct CountedCall {
     cost: f64,
 }
 
+/// The facts of a model with all answers.
+#[derive(Debug, Clone, Copy)]
+pub struct KnownCosts {
+    answers: f64,
+    bytes: f64,
+    costs: f64,
+    ratio: f64,
+}
+
+// === impl KnownCosts ===
+
+impl KnownCosts {
+    /// The call as it counts for the ratio: one that is far from all others is brought near them.
+    fn near(&self, CountedCall { bytes, cost }: CountedCall) -> CountedCall {
+        let part = (FAR * self.bytes / self.answers / bytes.max(1.0)).min(1.0);
+        let (bytes, cost) = (bytes * part, cost * part);
+        let expected = (self.ratio * bytes).max(self.costs / self.answers).max(1.0);
+        CountedCall { bytes, cost: cost.min(GREAT * expected) }
+    }
+}
+
 // === impl CostModel ===
 
 impl CostModel {
@@ -58,9 +79,15 @@ impl CostModel {
         self.answers >= LEAST && !self.beyond.is_empty()
     }
 
-    /// Learns that a call with so many `bytes` cost so much. `known` is the model with all answers, of which this one may be a
+    /// The facts of this model by which calls are observed.
+    pub fn known(&self) -> KnownCosts {
+        let Self { answers, bytes, costs, ratio, .. } = *self;
+        KnownCosts { answers, bytes, costs, ratio }
+    }
+
+    /// Learns that a call with so many `bytes` cost so much. `known` is of the model with all answers, of which this one may be a
     /// part.
-    pub fn observe(&mut self, bytes: u64, cost: i64, known: &Self) {
+    pub fn observe(&mut self, bytes: u64, cost: i64, known: KnownCosts) {
         self.take_ratio(known.ratio);
         let (bytes, cost) = (bytes as f64, cost as f64);
         let counted = if known.answers >= ROUGH {
@@ -80,14 +107,6 @@ impl CostModel {
             self.follow();
         }
         self.fade();
-    }
-
-    /// The call as it counts for the ratio: one that is far from all others is brought near them.
-    fn near(&self, CountedCall { bytes, cost }: CountedCall) -> CountedCall {
-        let part = (FAR * self.bytes / self.answers / bytes.max(1.0)).min(1.0);
-        let (bytes, cost) = (bytes * part, cost * part);
-        let expected = (self.ratio * bytes).max(self.costs / self.answers).max(1.0);
-        CountedCall { bytes, cost: cost.min(GREAT * expected) }
     }
 
     /// Adds the answers of `other`.

@@ -133,9 +133,9 @@ impl KeyCosts {
     /// Learns the cost of a call with so many bytes.
     fn observe(&self, bytes: u64, cost: i64) {
         let KeyState { model, fresh, .. } = &mut *self.state.lock();
-        fresh.observe(bytes, cost, model);
-        let known = model.clone();
-        model.observe(bytes, cost, &known);
+        let known = model.known();
+        fresh.observe(bytes, cost, known);
+        model.observe(bytes, cost, known);
     }
 
     /// Forgets all answers.

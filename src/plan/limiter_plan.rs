@@ -1,8 +1,10 @@
 //! A limiter made ready for requests: the names of its states, its checks, and what the gateway knows of it.
 
+mod costs;
+
 use super::{
     former_states::{FormerState, Renamed, SLACK, UsedStates},
-    learned_reserves::{LearnedCall, LearnedReserves},
+    learned_reserves::LearnedReserves,
     previous::Previous,
     shared_margin::SharedMargin,
 };
@@ -10,7 +12,7 @@ use crate::{
     algorithm::{Algorithm, Level, Micros, Rule, fair::Priority, nanohertz::Nanohertz},
     answer::{Policy, Quota},
     config::{self, Config, Mode, Rate},
-    key::{Cost, Parts, StateNames},
+    key::{Parts, StateNames},
     limit::{duration, micros},
     metrics::LimiterMetrics,
     path::PathRule,
@@ -308,49 +310,6 @@ impl LimiterPlan {
     /// Its margin, if that is learned.
     pub fn margin(&self) -> Option<&Arc<SharedMargin>> {
         self.margin.as_ref()
-    }
-
-    /// The permits that a request takes, whose key is `known` if keys differ in their costs or in the rate that pays them.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Cost::of`].
-    pub(super) fn cost(
-        &self,
-        cost: &Cost,
-        known: Option<Option<&str>>,
-        parts: &Parts<'_>,
-    ) -> Result<i64, String> {
-        let most = known.map_or(self.limiter.capacity(), |key| self.capacity(key));
-        let learned = known.filter(|_| cost.learns());
-        match learned.and_then(|key| self.learned_reserve(key, parts)) {
-            Some(learned) => Ok(learned.min(most)),
-            None => cost.of(parts, most, &self.limiter.name),
-        }
-    }
-
-    /// The permits that cover nearly all calls like a request of this key; `None` until enough is known.
-    fn learned_reserve(&self, key: Option<&str>, parts: &Parts<'_>) -> Option<i64> {
-        let key = key.filter(|_| !self.names.iter().any(StateNames::is_shared));
-        self.reserves.as_ref()?.of(key).reserve(parts.body_length?)
-    }
-
-    /// A call with a body of so many bytes, which was charged to this `state`; `None` if its cost is not learned.
-    pub(crate) fn learned_call(&self, state: &str, bytes: Option<u64>) -> Option<LearnedCall> {
-        let costs = self.reserves.as_ref()?.of(self.key_in(state)?);
-        Some(LearnedCall { costs, bytes: bytes? })
-    }
-
-    /// The greatest cost that a key can pay at once.
-    pub(crate) fn capacity(&self, key: Option<&str>) -> i64 {
-        let own = key.and_then(|key| self.limiter.key_rates.find(key));
-        own.map_or(self.limiter.capacity(), |rule| self.key_checks[rule].algorithm.capacity())
-    }
-
-    /// The rate that a key of the limiter has in place of that of the others.
-    pub(crate) fn key_rate(&self, key: Option<&str>) -> Option<Rate> {
-        let rates = &self.limiter.key_rates;
-        Some(rates.rules()[rates.find(key?)?].rate)
     }
 
     /// The description that a refused caller receives, for the rate with index `i` at this `level` of the state `key`: that of the

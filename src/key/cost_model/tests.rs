@@ -23,8 +23,8 @@ fn learned(calls: usize, state: &mut u64) -> CostModel {
     let mut model = CostModel::default();
     for _ in 0..calls {
         let (bytes, cost) = call(state);
-        let known = model.clone();
-        model.observe(bytes, cost, &known);
+        let known = model.known();
+        model.observe(bytes, cost, known);
     }
     model
 }
@@ -58,8 +58,8 @@ fn a_reserve_covers_nineteen_of_twenty_calls() {
 fn follows_a_change_within_some_thousand_answers() {
     let mut model = learned(5000, &mut 3);
     for i in 0..6000_u64 {
-        let known = model.clone();
-        model.observe(1000 + i % 7 * 100, 50, &known);
+        let known = model.known();
+        model.observe(1000 + i % 7 * 100, 50, known);
     }
     let reserve = model.reserve(1300).expect("it is known");
     assert!((50..130).contains(&reserve), "{reserve}");
@@ -69,8 +69,8 @@ fn follows_a_change_within_some_thousand_answers() {
 fn bodies_of_one_length_have_no_ratio() {
     let mut model = CostModel::default();
     for cost in 1..=100 {
-        let known = model.clone();
-        model.observe(700, cost * 10, &known);
+        let known = model.known();
+        model.observe(700, cost * 10, known);
     }
     let (short, long) =
         (model.reserve(0).expect("known"), model.reserve(1_000_000).expect("known"));
@@ -92,8 +92,8 @@ fn one_call_does_not_decide() {
         let mut model = CostModel::default();
         let mut state = 5;
         let mut observe = |(bytes, cost)| {
-            let known = model.clone();
-            model.observe(bytes, cost, &known);
+            let known = model.known();
+            model.observe(bytes, cost, known);
         };
         (0..calls).for_each(|_| observe(usual(&mut state)));
         observe((bytes, cost));
@@ -112,8 +112,8 @@ fn reserves_follow_a_ratio_that_shows_late() {
     for i in 0..400 {
         let (bytes, cost) = usual(&mut state);
         let call = if i < 300 { (4000, 1050 + cost % 100) } else { (bytes, cost) };
-        let known = model.clone();
-        model.observe(call.0, call.1, &known);
+        let known = model.known();
+        model.observe(call.0, call.1, known);
     }
     for (bytes, most) in [(4000, 1150), (8000, 2150)] {
         let reserve = model.reserve(bytes).expect("known");
@@ -160,8 +160,8 @@ proptest! {
     fn any_costs_give_a_reserve_in_bounds(calls in prop::collection::vec((any::<u32>(), 0..i64::MAX), 20..60), bytes in any::<u64>()) {
         let mut model = CostModel::default();
         for (bytes, cost) in calls {
-            let known = model.clone();
-            model.observe(bytes.into(), cost, &known);
+            let known = model.known();
+            model.observe(bytes.into(), cost, known);
         }
         prop_assert!(model.reserve(bytes).is_some_and(|reserve| reserve >= 1));
     }
