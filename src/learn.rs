@@ -6,7 +6,7 @@ mod reserves;
 use crate::{
     algorithm::auto_margin::{LearnedMargin, MarginReport},
     limit::micros,
-    plan::{Observed, Plan, SharedMargin},
+    plan::{LimiterPlan, Observed, Plan, SharedMargin},
     store::{Note, NoteChange, StoreAdmin, StoreError},
 };
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -50,26 +50,60 @@ pub(crate) async fn begin(plan: &Plan, store: &Arc<dyn StoreAdmin>) {
 /// Keeps the records of the limiters of `plan`, which has replaced `before`, on the current runtime. Limiters that both plans
 /// share have their task already; those of `before` alone end theirs.
 pub(crate) fn follow(plan: &Plan, before: &Plan, store: &Arc<dyn StoreAdmin>) {
-    let all = |plan: &Plan| -> HashMap<_, _> {
-        let learned = plan.limiters.iter().filter_map(|limiter| limiter.margin());
-        learned.map(|margin| (Arc::as_ptr(margin), margin.clone())).collect()
-    };
     reserves::follow(plan, before, store);
-    let (new, old) = (all(plan), all(before));
-    for (own, margin) in &old {
-        if !new.contains_key(own) {
-            margin.replaced();
+    let Followed { gone, new } = followed(plan, before, LimiterPlan::margin);
+    gone.iter().for_each(|margin| margin.replaced());
+    for margin in new {
+        let mut learner = Learner::new(&margin, store);
+        tokio::spawn(async move {
+            drop(timeout(PATIENCE, learner.report()).await);
+            learner.keep().await;
+        });
+    }
+}
+
+/// The margins or costs of the limiters that a plan has no more, and of its new ones.
+struct Followed<T> {
+    gone: Vec<Arc<T>>,
+    new: Vec<Arc<T>>,
+}
+
+fn followed<T>(
+    plan: &Plan,
+    before: &Plan,
+    learned: impl Fn(&LimiterPlan) -> Option<&Arc<T>>,
+) -> Followed<T> {
+    let all = |plan: &Plan| -> HashMap<_, _> {
+        let learned = plan.limiters.iter().filter_map(&learned);
+        learned.map(|own| (Arc::as_ptr(own), own.clone())).collect()
+    };
+    let (now, old) = (all(plan), all(before));
+    let beyond = |some: &HashMap<_, Arc<T>>, others: &HashMap<_, Arc<T>>| {
+        let others = some.iter().filter(|(own, _)| !others.contains_key(*own));
+        others.map(|(_, own)| own.clone()).collect()
+    };
+    Followed { gone: beyond(&old, &now), new: beyond(&now, &old) }
+}
+
+/// Writes the text that `next` makes of the note as it is, unless that is `None` or the same. Returns the note then; `None` if
+/// other gateways have written another one each time.
+async fn revise(
+    store: &Arc<dyn StoreAdmin>,
+    key: &Arc<str>,
+    next: impl Fn(&Note) -> Option<Arc<str>> + Send,
+) -> Result<Option<Note>, StoreError> {
+    let mut note = store.exchange(key.clone(), None).await?;
+    for _ in 0..ATTEMPTS {
+        let Some(text) = next(&note).filter(|text| note.text.as_ref() != Some(text)) else {
+            return Ok(Some(note));
+        };
+        let change = NoteChange { expected: note.text, text: text.clone() };
+        note = store.exchange(key.clone(), Some(change)).await?;
+        if note.text.as_ref() == Some(&text) {
+            return Ok(Some(note));
         }
     }
-    for (own, margin) in &new {
-        if !old.contains_key(own) {
-            let mut learner = Learner::new(margin, store);
-            tokio::spawn(async move {
-                drop(timeout(PATIENCE, learner.report()).await);
-                learner.keep().await;
-            });
-        }
-    }
+    Ok(None)
 }
 
 pub(crate) use reserves::forget as forget_costs;
@@ -84,16 +118,10 @@ pub(crate) async fn forget(
     store: &Arc<dyn StoreAdmin>,
 ) -> Result<(), StoreError> {
     let key: Arc<str> = margin.key.clone().into();
-    let mut note = store.exchange(key.clone(), None).await?;
-    for _ in 0..ATTEMPTS {
-        let first = margin.rule.first(note.now);
-        let text: Arc<str> = first.text().into();
-        let change = NoteChange { expected: note.text, text: text.clone() };
-        note = store.exchange(key.clone(), Some(change)).await?;
-        if note.text.as_ref() == Some(&text) {
-            margin.set_margin(first.margin);
-            break;
-        }
+    let note = revise(store, &key, |note| Some(margin.rule.first(note.now).text().into())).await?;
+    let first = note.and_then(|note| LearnedMargin::parse(&note.text?));
+    if let Some(first) = first {
+        margin.set_margin(first.margin);
     }
     Ok(())
 }
@@ -133,21 +161,13 @@ impl Learner {
     }
 
     async fn report_observed(&mut self, observed: &Observed) -> Result<(), StoreError> {
-        let mut note = self.store.exchange(self.key.clone(), None).await?;
+        let next = |note: &Note| Some(self.next(note, observed)?.text().into());
+        let text = revise(&self.store, &self.key, next).await?.and_then(|note| note.text);
         self.looked = Instant::now();
-        for _ in 0..ATTEMPTS {
-            let Some(next) = self.next(&note, observed) else {
-                // Another version of Paceway has written it.
-                return Ok(());
-            };
-            let text: Arc<str> = next.text().into();
-            if note.text.as_ref() == Some(&text) {
-                self.margin.set_margin(next.margin);
-                self.known = Some(text);
-                return Ok(());
-            }
-            let change = NoteChange { expected: note.text, text };
-            note = self.store.exchange(self.key.clone(), Some(change)).await?;
+        // Another version of Paceway may have written it.
+        if let Some(learned) = text.as_deref().and_then(LearnedMargin::parse) {
+            self.margin.set_margin(learned.margin);
+            self.known = text;
         }
         Ok(())
     }

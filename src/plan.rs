@@ -25,7 +25,7 @@ pub(crate) use counters::LimiterCounters;
 pub use counters::WorkerCounters;
 pub(crate) use forward_routes::ForwardRoutes;
 pub(crate) use kept_reservations::{KEPT_FOR, KeptReservation, KeptReservations};
-pub(crate) use learned_reserves::{CostReport, LearnedCall};
+pub(crate) use learned_reserves::LearnedCall;
 pub use learned_reserves::{KeyCosts, LearnedReserves};
 pub use ledger::CountLedger;
 pub use limiter_plan::LimiterPlan;

@@ -1,13 +1,13 @@
 //! Shares what the calls of a limiter cost with the other gateways: a task for each limiter with `reserve: learned`. No
 //! request waits for it.
 
-use super::{ATTEMPTS, EVERY, PATIENCE, START, UNUSED};
+use super::{EVERY, Followed, PATIENCE, START, UNUSED, followed, revise};
 use crate::{
     key::CostModel,
-    plan::{CostReport, KeyCosts, LearnedReserves, Plan},
-    store::{NoteChange, StoreAdmin, StoreError},
+    plan::{KeyCosts, LearnedReserves, Plan},
+    store::{Note, StoreAdmin, StoreError},
 };
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 use tokio::time::{sleep, timeout};
 
 /// The most texts that are read in one round.
@@ -33,31 +33,18 @@ pub(crate) async fn forget(
     costs: &KeyCosts,
     store: &Arc<dyn StoreAdmin>,
 ) -> Result<(), StoreError> {
-    let text: Arc<str> = CostModel::default().text().into();
-    let mut note = store.exchange(costs.note.clone(), None).await?;
-    for _ in 0..ATTEMPTS {
-        if note.text.as_ref().is_none_or(|now| *now == text) {
-            break;
-        }
-        let change = NoteChange { expected: note.text, text: text.clone() };
-        note = store.exchange(costs.note.clone(), Some(change)).await?;
-    }
+    let nothing: Arc<str> = CostModel::default().text().into();
+    revise(store, &costs.note, |note| note.text.as_ref().map(|_| nothing.clone())).await?;
     costs.forget();
     Ok(())
 }
 
 /// Ends the tasks of limiters that `plan` has no more, and begins those that `before` did not have.
 pub(super) fn follow(plan: &Plan, before: &Plan, store: &Arc<dyn StoreAdmin>) {
-    let all = |plan: &Plan| -> HashMap<_, _> {
-        let learned = plan.limiters.iter().filter_map(|limiter| limiter.reserves.as_ref());
-        learned.map(|reserves| (Arc::as_ptr(reserves), reserves.clone())).collect()
-    };
-    let (new, old) = (all(plan), all(before));
-    old.iter().filter(|(own, _)| !new.contains_key(*own)).for_each(|(_, own)| own.replaced());
-    for (own, reserves) in new {
-        if !old.contains_key(&own) {
-            tokio::spawn(keep(reserves, store.clone()));
-        }
+    let Followed { gone, new } = followed(plan, before, |limiter| limiter.reserves.as_ref());
+    gone.iter().for_each(|reserves| reserves.replaced());
+    for reserves in new {
+        tokio::spawn(keep(reserves, store.clone()));
     }
 }
 
@@ -81,26 +68,9 @@ async fn keep(reserves: Arc<LearnedReserves>, store: Arc<dyn StoreAdmin>) {
 /// to do.
 async fn report(costs: &KeyCosts, store: &Arc<dyn StoreAdmin>) -> bool {
     let Some(report) = costs.report(UNUSED) else { return false };
-    let text = timeout(PATIENCE, exchange(&costs.note, &report, store)).await;
-    let text = text.ok().and_then(Result::ok).flatten();
+    let next = |note: &Note| report.next(note.text.as_ref());
+    let note = timeout(PATIENCE, revise(store, &costs.note, next)).await;
+    let text = note.ok().and_then(Result::ok).flatten().and_then(|note| note.text);
     costs.reported(report, text);
     true
-}
-
-/// The text with the answers of a report; `None` if they are not in it.
-async fn exchange(
-    key: &Arc<str>,
-    report: &CostReport,
-    store: &Arc<dyn StoreAdmin>,
-) -> Result<Option<Arc<str>>, StoreError> {
-    let mut note = store.exchange(key.clone(), None).await?;
-    for _ in 0..ATTEMPTS {
-        let Some(text) = report.next(note.text.as_ref()) else { return Ok(note.text) };
-        let change = NoteChange { expected: note.text, text: text.clone() };
-        note = store.exchange(key.clone(), Some(change)).await?;
-        if note.text.as_ref() == Some(&text) {
-            return Ok(note.text);
-        }
-    }
-    Ok(None)
 }
