@@ -17,13 +17,13 @@ use std::{fmt, sync::Arc, time::Duration};
 const HOUR: i64 = 3_600;
 const EXAMPLES: &str = "as in `00:00 UTC` or `00:00 America/Los_Angeles`";
 const WEEKDAYS: [(&str, Weekday); 7] = [
-    ("mon", Weekday::Monday),
-    ("tue", Weekday::Tuesday),
-    ("wed", Weekday::Wednesday),
-    ("thu", Weekday::Thursday),
-    ("fri", Weekday::Friday),
-    ("sat", Weekday::Saturday),
-    ("sun", Weekday::Sunday),
+    ("monday", Weekday::Monday),
+    ("tuesday", Weekday::Tuesday),
+    ("wednesday", Weekday::Wednesday),
+    ("thursday", Weekday::Thursday),
+    ("friday", Weekday::Friday),
+    ("saturday", Weekday::Saturday),
+    ("sunday", Weekday::Sunday),
 ];
 
 /// The instants at which the windows of a limiter begin, such as each first of a month at 00:00 in Los Angeles.
@@ -236,7 +236,8 @@ impl WindowStart {
             (usual, []) => Ok(usual),
             (Self::Week(_), [day]) => {
                 let day = day.to_lowercase();
-                let found = WEEKDAYS.iter().find(|(name, _)| day.starts_with(name));
+                let is_short = |name: &str| day.len() >= 3 && name.starts_with(&day);
+                let found = WEEKDAYS.iter().find(|(name, _)| is_short(name));
                 found.map(|(_, day)| Self::Week(*day)).ok_or_else(|| {
                     format!("names no day of a week; write mon, tue, wed, thu, fri, sat or sun, as in `mon {TIME}`")
                 })
@@ -252,7 +253,9 @@ impl WindowStart {
                     "belongs to a longer period; a rate per hour has a minute, as in `:15 UTC`"
                         .into()
                 }
-                Self::Day => format!("names a day, and the rate is per day; write `{TIME}`"),
+                Self::Day => format!(
+                    "has more than a time and a time zone; for a rate per day write `{TIME}` or `09:00 America/Los_Angeles`"
+                ),
                 Self::Week(_) => format!("is not read; for a rate per week write `mon {TIME}`"),
                 Self::Month(_) => {
                     format!("is not read; for a rate per month write `{TIME}` or `day 15 {TIME}`")
@@ -262,6 +265,8 @@ impl WindowStart {
     }
 }
 
+/// The letters of an abbreviation such as `AEST`.
+const LONGEST_ABBREVIATION: usize = 4;
 /// The time in messages.
 const TIME: &str = "00:00 UTC";
 
@@ -293,7 +298,10 @@ fn unknown_zone(name: &str) -> String {
         known.rsplit('/').next().is_some_and(|city| city.eq_ignore_ascii_case(name))
     };
     let meant = all.iter().find(city).map(|known| format!("did you mean `{known}`?"));
-    let meant = meant.or_else(|| suggest(name, all.iter().map(String::as_str)));
+    // `PST` is no misspelt `EST`.
+    let is_name = name.len() > LONGEST_ABBREVIATION;
+    let similar = || suggest(name, all.iter().map(String::as_str)).filter(|_| is_name);
+    let meant = meant.or_else(similar);
     let meant = meant.unwrap_or_else(|| format!("write a name of the IANA database, {EXAMPLES}"));
     format!("names the unknown time zone `{name}`; {meant}")
 }

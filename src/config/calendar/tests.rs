@@ -210,10 +210,16 @@ fn windows_follow_each_other_without_gaps(
     DAY,
     "names the unknown time zone `Middle/Earth_of_Tolkien`; write a name of the IANA database"
 )]
+#[case::abbreviation(
+    "00:00 PST",
+    DAY,
+    "names the unknown time zone `PST`; write a name of the IANA database"
+)]
+#[case::prefix_of_a_day("monster 00:00 UTC", WEEK, "names no day of a week; write mon,")]
 #[case::day_of_a_day(
     "mon 00:00 UTC",
     DAY,
-    "names a day, and the rate is per day; write `00:00 UTC`"
+    "has more than a time and a time zone; for a rate per day write `00:00 UTC` or `09:00 America/Los_Angeles`"
 )]
 #[case::day_of_a_week("first 00:00 UTC", WEEK, "names no day of a week; write mon,")]
 #[case::number_of_a_week(
