@@ -307,7 +307,11 @@ proptest! {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_time().start_paused(true).build().expect("a runtime");
         let rule = LeakyBucket::new(RATE, SECOND, 0, None).map(Algorithm::LeakyBucket);
-        let made = runtime.block_on(live(rule, is_refused, &visits));
+        let (mut start, made) =
+            runtime.block_on(async { (Instant::now(), live(rule, is_refused, &visits).await) });
+        if is_refused {
+            start += Duration::from_millis(100);
+        }
         // Timers count in ms.
         let tick = Duration::from_millis(2);
         for (_, _, (promised, at)) in &made {
@@ -322,7 +326,14 @@ proptest! {
             }
             // Those that come later than the slot is free, or were about to be made anyway, could not use it.
             let waits = |(_, came, (promised, _)): &&(i64, Instant, Served)| *came <= free && *promised > free;
-            let unused = *next > free + Duration::from_millis(25);
+            // Nor could others use the slot of a call that leaves in the moment at which it was to be made.
+            let leaves = |(comes, leaves, _): &Visit| {
+                leaves.is_some_and(|after| {
+                    let left = start + Duration::from_millis(comes + after);
+                    (free - tick..=free + 2 * tick).contains(&left)
+                })
+            };
+            let unused = *next > free + Duration::from_millis(25) && !visits.iter().any(leaves);
             prop_assert!(!unused || made[i + 1..].iter().find(waits).is_none(), "unused: {free:?} {next:?}");
         }
     }
