@@ -39,7 +39,7 @@ end
 local function window_at(open, at)
   local place = place_of(open, at)
   local before, after = open.windows[place - 1], open.windows[place]
-  before = before and before.stop or open.past
+  before = before and before.stop or open.past and open.past.stop or 0
   if after and after.start <= at then return after, place end
   local own = own_window(open.rule, at)
   if own.start < before then
@@ -166,14 +166,13 @@ function M.used_up(rule, now, from, to)
 end
 
 function M.read(raw, now, rule)
-  local open = { rule = rule, now = now, clock = now, floor = now, born = now, past = 0, windows = {}, free = {} }
+  local open = { rule = rule, now = now, clock = now, floor = now, born = now, windows = {}, free = {} }
   if not raw then return open end
   local state = stored(raw)
   if not state then return nil end
   local clock, count = max(now, state.clock), #state.windows
   for _, window in ipairs(state.windows) do
-    local stop = window.stop
-    if stop <= clock then open.past = stop end
+    if window.stop <= clock then open.past = clock < window.stop + near(window) and window or nil end
   end
   if count > 0 and state.windows[count].stop <= clock then return open end
   open.clock, open.born = clock, state.born
@@ -241,7 +240,7 @@ function M.refund(open, whole, _, born, aux, cost)
   end
   if #open.windows == 0 then
     local now = open.now
-    open.clock, open.floor, open.born, open.past, open.free = now, now, now, 0, {}
+    open.clock, open.floor, open.born, open.free = now, now, now, {}
   end
   return true
 end
@@ -264,13 +263,14 @@ function M.level(open)
 end
 
 function M.lasts(open)
-  local last = open.windows[#open.windows]
+  local last = open.windows[#open.windows] or open.past
   return last and max(last.stop + near(last) - open.now, 0) or 0
 end
 
 function M.write(open)
-  local parts = { struct.pack(HEAD, VERSION, M.kind, #open.windows, open.born, open.clock) }
-  for _, window in ipairs(open.windows) do
+  local windows = #open.windows > 0 and open.windows or { open.past }
+  local parts = { struct.pack(HEAD, VERSION, M.kind, #windows, open.born, open.clock) }
+  for _, window in ipairs(windows) do
     parts[#parts + 1] = struct.pack(WINDOW, window.start, window.stop, window.used, window.next)
   end
   for _, row in ipairs(open.free) do parts[#parts + 1] = struct.pack(ROW, row.from, row.length, row.count) end

@@ -14,8 +14,8 @@ pub struct Open {
     /// The first instant at which permits may be granted, µs.
     floor: Micros,
     born: Micros,
-    /// The end of the last window that is past, if it is known.
-    past: Micros,
+    /// The last window that is past, while its end can matter.
+    past: Option<Window>,
     /// In order, without overlaps.
     pub(super) windows: Windows,
     /// In the order of their starts.
@@ -29,11 +29,11 @@ impl Open {
     pub fn new(state: Option<&mut State>, now: Micros, rule: CalendarWindow) -> Self {
         let (windows, free) = (Windows::new(), Vec::new());
         let (clock, floor, born) = (now, now, now);
-        let mut open = Self { rule, now, clock, floor, born, past: 0, windows, free };
+        let mut open = Self { rule, now, clock, floor, born, past: None, windows, free };
         let Some(state) = state else { return open };
         let clock = now.max(state.clock);
         let past = state.windows.iter().take_while(|window| window.end <= clock).last();
-        open.past = past.map_or(0, |window| window.end);
+        open.past = past.filter(|window| clock < window.end + window.near()).copied();
         if state.windows.last().is_some_and(|last| last.end <= clock) {
             return open;
         }
@@ -75,7 +75,8 @@ impl Open {
             return *window;
         }
         let mut own = self.rule.window(at);
-        let before = place.checked_sub(1).map_or(self.past, |before| self.windows[before].end);
+        let past = self.past.map_or(0, |past| past.end);
+        let before = place.checked_sub(1).map_or(past, |before| self.windows[before].end);
         if own.start < before {
             // Another gateway has begun this window later. The rest of it is no window.
             if own.end - before <= own.near() {
@@ -168,7 +169,8 @@ impl Open {
 
     /// The time until the state equals an absent one, µs: the end of a window is known for as long as a rule may have moved it by.
     fn lasts(&self) -> Micros {
-        self.windows.last().map_or(0, |last| (last.end + last.near() - self.now).max(0))
+        let last = self.windows.last().or(self.past.as_ref());
+        last.map_or(0, |last| (last.end + last.near() - self.now).max(0))
     }
 }
 
@@ -247,7 +249,7 @@ impl OpenRate for Open {
             self.free_slots(place, FreeSlots { from: whole, length, count: cost });
         }
         if self.windows.is_empty() {
-            *self = Self::new(None, self.now, self.rule);
+            *self = Self { past: self.past, ..Self::new(None, self.now, self.rule) };
         }
         true
     }
@@ -269,7 +271,10 @@ impl OpenRate for Open {
 
     fn close(self) -> Option<(State, Micros)> {
         let lasts = self.lasts();
-        let Self { born, clock, windows, free, .. } = self;
+        let Self { born, clock, mut windows, free, past, .. } = self;
+        if windows.is_empty() {
+            windows.extend(past);
+        }
         (lasts > 0).then_some((State { born, clock, windows, free }, lasts))
     }
 
