@@ -154,7 +154,7 @@ impl Seen {
         let mut open = rule.open(None, EPOCH);
         let mut before = EPOCH;
         for (i, (at, _, cost)) in all.iter().enumerate() {
-            let (wait, _) = open.earliest(before - EPOCH, *cost);
+            let (wait, _) = open.earliest(before - EPOCH, *cost, 0);
             let first = EPOCH + wait;
             if first > *at {
                 return Some(format!("a slot {} µs too early", first - at));
@@ -166,7 +166,7 @@ impl Seen {
             if first < *at && sent.chain(self.left.iter().copied()).any(|own| waits(&own)) {
                 return Some(format!("no slot in {} µs while a request waited", at - first));
             }
-            let (_, start) = open.earliest(at - EPOCH, *cost);
+            let (_, start) = open.earliest(at - EPOCH, *cost, 0);
             open.take(start, *cost);
             before = *at;
         }

@@ -145,6 +145,12 @@ fn show_rule(state: &mut Value, limiter: &LimiterConfig, rule: &Rule) {
     if let Some(fair) = &limiter.fair {
         state["fair"] = json!({ "by": fair.by.text(), "weights": fair.weights.len() });
     }
+    let floors = [("high", limiter.floors.high), ("normal", limiter.floors.normal)];
+    for (priority, floor) in floors {
+        if let Some(floor) = floor {
+            state["floors"][priority] = floor.of(limiter.most_permits()).into();
+        }
+    }
     if limiter.has_turns {
         state["turns"] = true.into();
     }

@@ -6,6 +6,7 @@ mod charge;
 mod descriptors;
 mod client;
 mod fair;
+mod floors;
 mod forward;
 mod headers;
 mod kind;
@@ -27,6 +28,7 @@ pub(super) use charge::{CHARGE, RESERVED_COST};
 pub(super) use client::{CLIENT, LIMITS, PATHS};
 pub(super) use descriptors::DESCRIPTOR;
 pub(super) use fair::FAIR;
+pub(super) use floors::FLOORS;
 pub(super) use forward::FORWARD;
 pub(super) use headers::{EDITS, HEADERS};
 pub(super) use kind::{Choice, Kind};
@@ -44,7 +46,7 @@ pub(super) use tls::{CERTIFICATE, STORE_TLS, TLS};
 pub(super) use upstream::{HEALTH, UPSTREAM};
 
 /// The sections below the top of the file, in the order of the schema.
-pub(super) const SECTIONS: [&Keys; 30] = [
+pub(super) const SECTIONS: [&Keys; 31] = [
     &ADMIN,
     &ACCESS_LOG,
     &LOG,
@@ -71,6 +73,7 @@ pub(super) const SECTIONS: [&Keys; 30] = [
     &EDITS,
     &LIMITER,
     &FAIR,
+    &FLOORS,
     &LIMITS_FROM,
     &CHARGE,
     &RESERVED_COST,

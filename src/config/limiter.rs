@@ -8,7 +8,12 @@ use super::{
     unit::Rate,
 };
 use crate::{
-    algorithm::{Rule, auto_margin::AutoMargin, fair::Priority, gate::Bounds},
+    algorithm::{
+        Rule,
+        auto_margin::AutoMargin,
+        fair::{Floors, Priority},
+        gate::Bounds,
+    },
     key::{Cost, Parts, StateNames, Template},
     store::{self, OnLoss, Turn},
 };
@@ -34,7 +39,9 @@ pub struct LimiterConfig {
     pub key_rates: Arc<KeyedRates>,
     /// The tenants that share its slots; `None` means first come, first served.
     pub fair: Option<FairSharing>,
-    /// Whether its waiting requests take turns, by `fair` or by the priorities of routes.
+    /// The permits that requests of lower priorities leave to those of higher ones.
+    pub floors: Floors,
+    /// Whether its waiting requests take turns, by `fair`, by the priorities of routes or by floors.
     pub has_turns: bool,
     /// The gateways that share its state: all of them, or none.
     pub scope: Scope,
@@ -113,6 +120,11 @@ impl LimiterConfig {
     /// without a rate of their own.
     pub fn capacity(&self) -> i64 {
         self.algorithms.iter().map(Rule::capacity).min().unwrap_or(i64::MAX)
+    }
+
+    /// Returns the most permits that exist at one time.
+    pub fn most_permits(&self) -> i64 {
+        self.algorithms.iter().map(Rule::limit).min().unwrap_or(i64::MAX)
     }
 
     /// Returns the greatest cost in permits that the limiter can grant at once to each key.

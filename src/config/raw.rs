@@ -5,6 +5,7 @@ mod admin;
 mod certificates;
 mod clients;
 mod descriptors;
+mod floors;
 mod forward;
 mod headers;
 mod key_rates;

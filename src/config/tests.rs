@@ -1,5 +1,6 @@
 mod certificates;
 mod charges;
+mod floors;
 mod forward;
 mod headers;
 mod hints;

@@ -87,6 +87,7 @@ impl Config {
         warnings.extend(self.forgotten_windows(limiter));
         warnings.extend(costly_margin(limiter));
         warnings.extend(self.nothing_to_share(i, limiter));
+        warnings.extend(self.floors(i, limiter));
         if self.store == StoreConfig::Memory && limiter.on_loss == OnLoss::Trust {
             warnings.push(format!(
                 "`on_loss` of the limiter `{name}` is for a store that can lose states; `store: memory` never does"

@@ -375,6 +375,7 @@ impl Demand {
             overflow: Some(names.of(Some("#overflow")).into()),
             on_failure: limiter.without_store(rate),
             turn: None,
+            floors: limiter.floors,
             blocks: self.leaves_blocks(limiter, algorithm),
         });
         checks.collect()

@@ -2,6 +2,7 @@
 //! tests assert which requests came before which, and how many; never how fast a machine is.
 
 mod effort;
+mod floors;
 mod order;
 mod pages;
 mod permits;

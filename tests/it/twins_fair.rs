@@ -9,7 +9,7 @@ use paceway::{
     algorithm::{
         CalendarWindow, Concurrency, FixedWindow, Grant, Rule, SlidingWindow, TokenBucket,
         concurrency::Ticket,
-        fair::{Place, Priority, queue::AHEAD},
+        fair::{Floor, Floors, Place, Priority, queue::AHEAD},
     },
     key::StateNames,
     store::{
@@ -144,6 +144,17 @@ fn rule(is_simple: bool) -> BoxedStrategy<Rule> {
     prop_oneof![3 => bucket, 1 => sliding, 1 => fixed, 1 => calendar].boxed()
 }
 
+/// Half of the limiters keep permits back, as far as they have any.
+pub(crate) fn floors() -> impl Strategy<Value = Floors> {
+    let floor =
+        prop_oneof![(1..4_i64).prop_map(Floor::Permits), (1..80_i64).prop_map(Floor::Percent)];
+    let floor = || prop_oneof![1 => Just(None), 1 => floor.clone().prop_map(Some)];
+    prop_oneof![
+        Just(Floors::default()),
+        (floor(), floor()).prop_map(|(high, normal)| Floors { high, normal }),
+    ]
+}
+
 /// A request that waits, with its slot in the last answer.
 struct Waiting {
     checks: Checks,
@@ -238,6 +249,7 @@ struct Sequence<'r> {
     memory: MemoryStore,
     prefix: String,
     rules: [Rule; 2],
+    floors: Floors,
     on_loss: OnLoss,
     now: i64,
     gateways: [Arc<Calls>; 3],
@@ -263,6 +275,7 @@ impl Sequence<'_> {
                 .with_cost(cost.min(rule.capacity()))
                 .with_horizon(rule.horizon(700_000, 3))
                 .with_on_loss(self.on_loss)
+                .with_floors(self.floors)
         }
     }
 
@@ -282,8 +295,12 @@ impl Sequence<'_> {
         let turn = Turn::new(format!("t{tenant}"), weight, Priority::ALL[usize::from(priority)]);
         let check = |i: &usize| {
             let check = self.check(*i, if *i == 2 { 1 } else { cost }, !(observe && *i == 1));
-            // The second limiter takes part only in some requests.
-            if *i != 1 || tenant % 2 == 0 { check.with_turn(turn.clone()) } else { check }
+            // The second limiter takes part only in some requests, unless it has floors.
+            if *i != 1 || tenant % 2 == 0 || !self.floors.is_none() {
+                check.with_turn(turn.clone())
+            } else {
+                check
+            }
         };
         Entry::Reserve { checks: used.iter().map(check).collect(), budget, ticket }
     }
@@ -389,7 +406,7 @@ async fn compare(
     server: &Redis,
     case: u64,
     rules: [Rule; 2],
-    on_loss: OnLoss,
+    (floors, on_loss): (Floors, OnLoss),
     steps: Vec<(i64, What)>,
 ) -> Result<(), TestCaseError> {
     let prefix = format!("fair{case}");
@@ -403,6 +420,7 @@ async fn compare(
         memory: MemoryStore::calling(calls),
         prefix,
         rules,
+        floors,
         on_loss,
         now: T0,
         gateways,
@@ -461,15 +479,17 @@ fn memory_and_redis_share_slots_alike_step_by_step() {
     let steps = any::<bool>().prop_flat_map(|is_simple| {
         ([rule(is_simple), rule(is_simple)], vec(step(is_simple), 1..120))
     });
-    let result = runner.run(&(steps, on_loss), |((rules, steps), on_loss)| {
+    let result = runner.run(&(steps, floors(), on_loss), |((rules, steps), floors, on_loss)| {
         let case = case.fetch_add(1, Relaxed);
-        runtime.block_on(compare(&redis, case, rules, on_loss, steps))
+        runtime.block_on(compare(&redis, case, rules, (floors, on_loss), steps))
     });
     if let Err(error) = result {
         panic!("{error}");
     }
 }
 
+/// Limiters without floors.
+const PLAIN: (Floors, OnLoss) = (Floors { high: None, normal: None }, OnLoss::Close);
 const HOUR: i64 = 3_600_000_000;
 
 fn bucket(count: i64, burst: i64) -> [Rule; 2] {
@@ -487,7 +507,7 @@ async fn tenants_beyond_the_bound_share_a_turn() {
         steps.extend([(0, What::Next), (0, What::Leave(7 * i)), ask(2_000 + i as u16)]);
     }
     steps.push((0, What::Tenants(0)));
-    compare(&redis, 0, bucket(400, 3), OnLoss::Close, steps).await.expect("the same");
+    compare(&redis, 0, bucket(400, 3), PLAIN, steps).await.expect("the same");
 }
 
 /// Requests of a million permits move the virtual time on until it begins again.
@@ -497,7 +517,7 @@ async fn virtual_time_begins_again() {
     let ask = |tenant| (0, What::Ask((tenant, 1, 1, 1, 0, false, 1_000_000, HOUR)));
     let mut steps: Vec<_> = (0..600).map(|i| ask(i % 3)).collect();
     steps.extend((0..550).map(|_| (0, What::Next)));
-    compare(&redis, 0, bucket(1_000_000, 1_000_000), OnLoss::Close, steps).await.expect("the same");
+    compare(&redis, 0, bucket(1_000_000, 1_000_000), PLAIN, steps).await.expect("the same");
 }
 
 /// A request of three permits that is refused among those of one, and books its turn: it comes back, or others get the slots.
@@ -517,6 +537,6 @@ async fn a_booked_turn_is_claimed_or_lapses() {
                 steps.push((0, What::Back(0)));
             }
         }
-        compare(&redis, case, bucket(40, 3), OnLoss::Close, steps).await.expect("the same");
+        compare(&redis, case, bucket(40, 3), PLAIN, steps).await.expect("the same");
     }
 }

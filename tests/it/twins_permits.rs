@@ -4,10 +4,14 @@
 use crate::{
     support::{Redis, Said},
     twins::{T0, connect, connect_for},
-    twins_fair::{Ear, both_answer, both_notify},
+    twins_fair::{Ear, both_answer, both_notify, floors},
 };
 use paceway::{
-    algorithm::{Concurrency, Grant, Rule, TokenBucket, concurrency::Ticket, fair::Priority},
+    algorithm::{
+        Concurrency, Grant, Rule, TokenBucket,
+        concurrency::Ticket,
+        fair::{Floors, Priority},
+    },
     key::StateNames,
     store::{
         Check, Checks, Entry, OnLoss, Pause, Reply, StoreError, Turn,
@@ -82,6 +86,7 @@ struct Sequence<'r> {
     memory: MemoryStore,
     prefix: String,
     rules: [Rule; 3],
+    floors: Floors,
     now: i64,
     gateways: [Arc<Calls>; 3],
     tickets: BTreeMap<(i64, i64), Callable>,
@@ -107,6 +112,7 @@ impl Sequence<'_> {
         Check::new(names.of(None), rule)
             .with_horizon(rule.horizon(700_000, 3))
             .with_on_loss(OnLoss::Close)
+            .with_floors(self.floors)
     }
 
     fn ask(&mut self, (tenant, weight, priority, gateway, limiters, budget): Newcomer) -> Entry {
@@ -204,6 +210,7 @@ async fn compare(
     server: &Redis,
     case: u64,
     rules: [Rule; 3],
+    floors: Floors,
     steps: Vec<(i64, What)>,
 ) -> Result<(), TestCaseError> {
     let prefix = format!("permits{case}");
@@ -217,6 +224,7 @@ async fn compare(
         memory: MemoryStore::calling(calls),
         prefix,
         rules,
+        floors,
         now: T0,
         gateways,
         tickets: BTreeMap::new(),
@@ -281,10 +289,10 @@ fn memory_and_redis_hand_permits_over_in_the_same_turns() {
     };
     let rate = (1..40_i64)
         .prop_map(|count| Rule::from(TokenBucket::new(count, 1_000_000, 3).expect("a rule")));
-    let strategy = ([rule(), rule()], rate, vec(step(), 1..120));
-    let result = runner.run(&strategy, |([first, second], rate, steps)| {
+    let strategy = ([rule(), rule()], rate, floors(), vec(step(), 1..120));
+    let result = runner.run(&strategy, |([first, second], rate, floors, steps)| {
         let case = case.fetch_add(1, Relaxed);
-        runtime.block_on(compare(&redis, case, [first, second, rate], steps))
+        runtime.block_on(compare(&redis, case, [first, second, rate], floors, steps))
     });
     if let Err(error) = result {
         panic!("{error}");

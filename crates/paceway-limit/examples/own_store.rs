@@ -321,6 +321,7 @@ fn decide_opened(
         cost: check.cost,
         enforce: check.enforce,
         gate: gate.as_mut(),
+        kept: check.floor(),
     });
     Decision::new(decide(&mut wants.collect::<Vec<_>>(), budget, ticket))
 }

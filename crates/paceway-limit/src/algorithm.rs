@@ -18,7 +18,7 @@
 //! let now = 1_700_000_000_000_000;
 //! let mut state = rule.open(None, now);
 //! for wait in [0, 0, 100_000] {
-//!     let (at, start) = state.earliest(0, 1);
+//!     let (at, start) = state.earliest(0, 1, 0);
 //!     assert_eq!(at, wait);
 //!     state.take(start, 1);
 //! }

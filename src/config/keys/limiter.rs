@@ -1,7 +1,7 @@
 //! The keys of a limiter.
 
 use super::{
-    FAIR,
+    FAIR, FLOORS,
     kind::Kind,
     rule_kind::RuleKind::{
         self, Concurrency, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket, WarmUp,
@@ -79,6 +79,10 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         section("fair", &FAIR, "[tenants and weights](fair.md)").otherwise("first come, first served")
             .says("the tenants that share the slots, or the permits of `concurrency`, while several of them wait, such \
                 as `{ by: \"{header.x-team}\", weights: { checkout: 4 } }`. With a `key`, they share each bucket"),
+        section("floors", &FLOORS, "[permits that stay](fair.md#floors)").otherwise("none")
+            .of(&[TokenBucket, SlidingWindow, FixedWindow, Concurrency])
+            .says("the permits that requests of lower priorities leave to those of higher ones, such as `{ high: 20% }`: the \
+                last fifth is for `priority: high`"),
         choice::<Scope>("scope").default("cluster")
             .says("`instance`: each gateway has the quota for itself, whatever the store"),
         choice::<Mode>("mode").default("enforce")
@@ -106,6 +110,7 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         elsewhere("cost", COST),
         elsewhere("priority", "it belongs to the route, as in `priority: high`"),
         elsewhere("weights weight", WEIGHTS),
+        meant("floor reserved guaranteed", "floors"),
         meant("fairness", "fair"),
     ],
 };

@@ -6,7 +6,7 @@ use super::{
     rules::{NoRule, Rule},
 };
 use crate::{
-    algorithm::{Algorithm, Concurrency},
+    algorithm::{Algorithm, Concurrency, fair::Floors},
     config::{
         keys::{LIMITER, RuleKind},
         limiter::{AutoRule, FailurePolicy, LimiterConfig},
@@ -102,6 +102,7 @@ impl ConfigReader {
             key: self.read(section, "key"),
             key_rates: Arc::default(),
             fair: self.fair(section),
+            floors: Floors::default(),
             has_turns: false,
             scope: self.read_or_default(section, "scope"),
             mode: self.read_or_default(section, "mode"),
@@ -138,7 +139,10 @@ impl ConfigReader {
         }
         if let Rule::Concurrency { max, lease } = rule {
             match Concurrency::new(max, lease) {
-                Some(rule) => limiter.algorithms.push(rule.into()),
+                Some(rule) => {
+                    limiter.algorithms.push(rule.into());
+                    self.floors(section, limiter);
+                }
                 None => self.note(
                     section.place,
                     &section.path,
@@ -152,6 +156,7 @@ impl ConfigReader {
         }
         self.auto_margin(section, limiter);
         self.key_rates(section, kind, &rule, limiter);
+        self.floors(section, limiter);
         if self.mistakes.len() > before {
             limiter.key_rates = Arc::default();
             limiter.algorithms.clear();

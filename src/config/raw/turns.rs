@@ -85,18 +85,18 @@ fn priority(text: &str) -> Result<PriorityRule, String> {
     Err(format!("is no priority; {hint}"))
 }
 
-/// Finds the limiters whose waiting requests take turns: those with `fair`, and those that a route with another priority than
-/// `normal` uses. All requests of such a limiter take part, whatever their route.
+/// Finds the limiters whose waiting requests take turns: those with `fair` or floors, and those that a route with another
+/// priority than `normal` uses. All requests of such a limiter take part, whatever their route.
 pub(super) fn find_turns(limiters: &mut [LimiterConfig], routes: &[Route]) {
     let ranked = routes.iter().filter(|route| route.priority != PriorityRule::Normal);
     let ranked: HashSet<usize> =
         ranked.flat_map(|route| &route.limiters).map(|charge| charge.limiter).collect();
     for (i, limiter) in limiters.iter_mut().enumerate() {
-        let has_order = limiter.fair.is_some() || ranked.contains(&i);
+        let has_order = limiter.fair.is_some() || ranked.contains(&i) || !limiter.floors.is_none();
         limiter.has_turns = has_order && limiter.mode == Mode::Enforce;
         for algorithm in &mut limiter.algorithms {
             if let Rule::Permits(rule) = algorithm {
-                *rule = rule.with_turns(limiter.has_turns);
+                *rule = rule.with_turns(limiter.has_turns).with_floors(limiter.floors);
             }
         }
     }

@@ -140,15 +140,15 @@ use rstest::rstest;
 )]
 #[case::keys_of_a_bucket(
     "{ rate: 5/s, @colour: red }",
-    "limiters.a.colour: unknown key `colour`; known here: algorithm, rate, burst, key, rates, fair, scope, mode, on_failure, on_loss"
+    "limiters.a.colour: unknown key `colour`; known here: algorithm, rate, burst, key, rates, fair, floors, scope, mode, on_failure, on_loss"
 )]
 #[case::keys_of_a_window(
     "{ algorithm: sliding_window, rate: 5/s, @colour: red }",
-    "limiters.a.colour: unknown key `colour`; known here: algorithm, rate, margin, key, rates, fair, scope, mode, on_failure, on_loss"
+    "limiters.a.colour: unknown key `colour`; known here: algorithm, rate, margin, key, rates, fair, floors, scope, mode, on_failure, on_loss"
 )]
 #[case::keys_of_concurrency(
     "{ algorithm: concurrency, max: 4, @colour: red }",
-    "limiters.a.colour: unknown key `colour`; known here: algorithm, max, lease, key, fair, scope, mode, on_failure, on_loss"
+    "limiters.a.colour: unknown key `colour`; known here: algorithm, max, lease, key, fair, floors, scope, mode, on_failure, on_loss"
 )]
 #[case::map_in_a_list(
     "[@{ rate: 5/s, burst: 2 }, 100/min]",

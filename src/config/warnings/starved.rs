@@ -1,6 +1,7 @@
 //! Warns of routes whose requests get nothing from a limiter while those of another route wait for it.
 
 use crate::config::{
+    fair::PriorityRule,
     limiter::{LimiterConfig, Mode},
     settings::{Config, Route},
     unit::Span,
@@ -33,7 +34,13 @@ impl Config {
         let wait = |route: &Route| route.max_wait.max(route.max_wait_cap);
         let routes = || self.routes.iter().filter(uses);
         let longest = routes().max_by_key(|route| wait(route))?;
-        let shortest = routes().min_by_key(|route| wait(route))?;
+        let has_floor = |route: &&Route| match route.priority {
+            PriorityRule::High => limiter.floors.high.is_some(),
+            PriorityRule::Normal => limiter.floors.normal.is_some(),
+            PriorityRule::Low | PriorityRule::Header(_) | PriorityRule::Rfc9218 => false,
+        };
+        let shortest =
+            routes().filter(|route| !has_floor(route)).min_by_key(|route| wait(route))?;
         let (short, long) = (wait(shortest), wait(longest));
         if short >= turn || long < LONG.max(short.saturating_mul(TIMES)) {
             return None;

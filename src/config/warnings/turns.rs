@@ -1,5 +1,6 @@
 //! Warns of tenants and priorities that change nothing.
 
+use crate::algorithm::{Rule, fair::Priority};
 use crate::config::{
     fair::PriorityRule,
     limiter::{LimiterConfig, Mode},
@@ -23,6 +24,50 @@ impl Config {
         (!routes.any(can_wait)).then(|| {
             format!(
                 "`fair` of the limiter `{name}` shares nothing: no route that uses it has a `max_wait`, so that no request waits"
+            )
+        })
+    }
+
+    /// Warns of floors that no request makes use of, and of what they cost in a window.
+    pub(super) fn floors(&self, i: usize, limiter: &LimiterConfig) -> Option<String> {
+        let (name, capacity) = (&limiter.name, limiter.most_permits());
+        let priority = match (limiter.floors.normal, limiter.floors.high) {
+            (Some(_), _) => Priority::Low,
+            (None, Some(_)) => Priority::Normal,
+            (None, None) => return None,
+        };
+        if limiter.mode == Mode::Observe {
+            return Some(format!(
+                "`floors` of the limiter `{name}` keep nothing: a limiter in mode `observe` refuses no request"
+            ));
+        }
+        let may_be_above = |route: &Route| match route.priority {
+            PriorityRule::Low => false,
+            PriorityRule::Normal => priority == Priority::Low,
+            PriorityRule::High | PriorityRule::Rfc9218 | PriorityRule::Header(_) => true,
+        };
+        let mut routes = self.routes.iter().filter(|route| uses(route, i)).peekable();
+        routes.peek()?;
+        if !routes.any(may_be_above) {
+            return Some(format!(
+                "no request takes the permits that `floors` of the limiter `{name}` keep: none of its routes has a higher \
+                 priority; write `priority: high` at one"
+            ));
+        }
+        let kept = limiter.floors.kept_from(priority, capacity);
+        let rates = || limiter.algorithms.iter().filter_map(Rule::as_rate);
+        if rates().any(|rate| rate.facts().window() > 0) {
+            return Some(format!(
+                "`floors` of the limiter `{name}` cost throughput: requests of lower priorities use at most {} of the \
+                 {capacity} permits of a window, also while no other comes; a `token_bucket` gives them all that flows in",
+                capacity - kept
+            ));
+        }
+        (rates().next().is_some() && kept + 3 > capacity).then(|| {
+            format!(
+                "`floors` of the limiter `{name}` keep {kept} of {capacity} permits, so that a request which cannot wait finds \
+                 none in some moments; write `burst: {}` or more",
+                kept + 3
             )
         })
     }

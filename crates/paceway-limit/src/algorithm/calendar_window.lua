@@ -199,11 +199,11 @@ function M.read(raw, now, rule)
   return open
 end
 
-function M.earliest(open, from, cost)
+function M.earliest(open, from, cost, kept)
   local at, rule = max(open.now + from, open.floor), open.rule
   while true do
     local window = window_at(open, at)
-    if window.used == 0 or window.used + cost <= rule.count then
+    if window.used == 0 or window.used + cost + (kept or 0) <= rule.count then
       local slot = rule.is_even and slot_of(open, window, at, cost) or at
       if slot < window.stop then return slot - open.now, slot end
     end

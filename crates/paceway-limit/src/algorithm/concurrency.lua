@@ -25,6 +25,14 @@ end
 
 local function is_unknown(open) return open.now < open.unknown_until end
 
+-- The permits that a request leaves to others: not all of them.
+local function cap(open, kept) return max(math.min(kept, open.rule.max - 1), 0) end
+
+local function kept_from(open, number)
+  local class = open.floors and open.turns and waiters().most_urgent(open.turns, number)
+  return class and cap(open, open.floors[class]) or 0
+end
+
 function M.has_room(open) return open.held < open.rule.max and not is_unknown(open) end
 
 local function keep_until_end(open)
@@ -67,7 +75,7 @@ local function hand_over(open)
     local gateway, number, deadline
     if #member == 24 then gateway, number, deadline = unpack_from(WAITER, member) end
     local waits = deadline and deadline > open.now
-    if waits and is_closed then break end
+    if is_closed and waits or not is_closed and open.held + kept_from(open, place) >= open.rule.max then break end
     redis.call('ZREM', open.key, member)
     open.queued = open.queued - 1
     -- A gateway without a subscription is dead, or asks for all of its waiters again when it is back.
@@ -97,7 +105,10 @@ function M.load(state)
   local key, horizon, now = state.key, state.horizon, call.now
   if not common.ask('ZREMRANGEBYSCORE', key, 0, plain(now)) then return nil end
   local lost = horizon >= 0 and call.lost_at or 0
-  local open = { rule = state.rule, now = now, key = key, unknown_until = lost > 0 and lost + horizon or 0 }
+  local open = {
+    rule = state.rule, now = now, key = key, floors = state.floors,
+    unknown_until = lost > 0 and lost + horizon or 0,
+  }
   open.held = redis.call('ZCOUNT', key, 0, '+inf')
   open.queued = redis.call('ZCARD', key) - open.held
   if open.queued > 0 then load_gate(open) end
@@ -125,16 +136,18 @@ function M.holds(open, ticket)
   return ticket.deadline ~= 0 and redis.call('ZSCORE', open.key, pack(HOLDER, ticket.gateway, ticket.number)) ~= false
 end
 
-function M.is_free(open, ticket) return M.has_room(open) or M.holds(open, ticket) end
+function M.is_free(open, ticket, kept)
+  return M.has_room(open) and open.held + cap(open, kept) < open.rule.max or M.holds(open, ticket)
+end
 
 function M.hold_for(open, ticket)
   hold(open, pack(HOLDER, ticket.gateway, ticket.number), open.rule.lease)
   return ticket.gateway, ticket.number, 0, 1
 end
 
-local function next_free(open)
+local function next_free(open, kept)
   local expiry = open.now
-  if open.held >= open.rule.max then
+  if open.held + kept >= open.rule.max then
     local first = redis.call('ZRANGEBYSCORE', open.key, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
     expiry = tonumber(first[2])
   end
@@ -143,7 +156,7 @@ end
 
 -- Until when the ticket waits, and after how many µs it asks again without a notification; nil when the queue
 -- is full, or the deadline is past or within a pause.
-function M.enqueue(open, ticket, budget, turn)
+function M.enqueue(open, ticket, budget, turn, kept)
   local deadline = ticket.deadline
   if deadline == 0 then deadline = open.now + budget end
   if deadline <= max(open.now, open.gate and open.gate.stop or 0) then return nil end
@@ -164,7 +177,7 @@ function M.enqueue(open, ticket, budget, turn)
     keep_until_end(open)
   end
   local later = oldest_waiter(open) == member and 0 or 1 + ticket.number % SPREAD
-  return deadline, next_free(open) + later * 1000
+  return deadline, next_free(open, cap(open, kept)) + later * 1000
 end
 
 function M.renew(open, gateway, number)
@@ -203,7 +216,7 @@ function M.level(open)
   if open.held > 0 then last = tonumber(redis.call('ZREVRANGE', open.key, 0, 0, 'WITHSCORES')[2]) end
   local stop = open.gate and open.gate.stop or 0
   if M.has_room(open) and stop == 0 then room = open.rule.max - open.held end
-  return room, next_free(open), max(last, open.unknown_until, stop) - open.now
+  return room, next_free(open, 0), max(last, open.unknown_until, stop) - open.now
 end
 
 function M.save(state) keep_until_end(state.open) end

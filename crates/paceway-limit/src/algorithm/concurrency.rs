@@ -12,7 +12,7 @@ mod waiters;
 
 use super::{
     Gate, Grant, Level, Micros,
-    fair::{Turn, Turns},
+    fair::{Floors, Priority, Turn, Turns},
 };
 use std::{
     collections::{BTreeSet, HashMap},
@@ -47,6 +47,7 @@ pub struct Concurrency {
     max: i64,
     lease: Micros,
     takes_turns: bool,
+    floors: Floors,
 }
 
 /// The state that a store keeps: the holders with the end of their leases, and the waiters with their
@@ -91,7 +92,7 @@ impl Concurrency {
     pub fn new(max: i64, lease: Micros) -> Option<Self> {
         let exact =
             (1..=super::EXACT / 8).contains(&max) && (1..=super::EXACT / 8).contains(&lease);
-        exact.then_some(Self { max, lease, takes_turns: false })
+        exact.then_some(Self { max, lease, takes_turns: false, floors: Floors::default() })
     }
 
     /// How many permits may be held at once.
@@ -113,6 +114,21 @@ impl Concurrency {
     #[must_use]
     pub fn with_turns(self, takes_turns: bool) -> Self {
         Self { takes_turns, ..self }
+    }
+
+    /// The same rule with permits that requests of lower priorities leave to others, which count while requests take turns.
+    #[must_use]
+    pub fn with_floors(self, floors: Floors) -> Self {
+        Self { floors, ..self }
+    }
+
+    /// The permits that a request of this priority leaves to others: not all of them.
+    fn kept_from(&self, priority: Priority) -> i64 {
+        if self.takes_turns && !self.floors.is_none() {
+            self.floors.kept_from(priority, self.max).min(self.max - 1).max(0)
+        } else {
+            0
+        }
     }
 
     /// The same rule with `max` permits instead. A rule with 0 permits admits no further holder.
@@ -195,6 +211,11 @@ impl Open {
         self.held() < self.rule.max && !self.is_unknown()
     }
 
+    /// The permits that the request which asks leaves to others.
+    fn floor(&self) -> i64 {
+        self.rule.kept_from(self.turn.as_ref().map_or(Priority::Normal, |turn| turn.priority))
+    }
+
     /// Makes the request a holder for `lease` µs, or prolongs its lease.
     fn hold(&mut self, id: Holder, lease: Micros) {
         let expiry = self.now + lease;
@@ -220,7 +241,9 @@ impl Open {
             let waiter = next.and_then(|number| Some((number, waiters.ticket(number)?)));
             let Some((number, ticket)) = waiter else { break };
             let waits = ticket.deadline > self.now;
-            if waits && is_closed {
+            let kept = waiters.most_urgent(number).map_or(0, |first| self.rule.kept_from(first));
+            let held = self.state.holders.len() as i64;
+            if is_closed && waits || !is_closed && held + kept >= self.rule.max {
                 break;
             } else if waits {
                 waiters.serve(number, takes_turns);
@@ -245,7 +268,7 @@ impl Open {
     /// Whether the request can hold a permit now, unless the limiter is paused: one is free, or it holds one
     /// already.
     pub fn is_free(&self, ticket: Ticket) -> bool {
-        self.has_room() || self.holds(ticket)
+        self.has_room() && self.held() + self.floor() < self.rule.max || self.holds(ticket)
     }
 
     /// Makes the request a holder for a whole lease, and returns the grant for its release.
@@ -276,12 +299,12 @@ impl Open {
             waiters.add(self.now, waiter, is_first, turn.as_ref());
         }
         let later = if waiters.is_first(waiter) { 0 } else { 1 + ticket.number % SPREAD };
-        Some(Queued { deadline, ask_after: self.next() + later * 1000 })
+        Some(Queued { deadline, ask_after: self.next(self.floor()) + later * 1000 })
     }
 
-    /// The time until a permit is free by itself: until the first lease expires, µs.
-    fn next(&self) -> Micros {
-        let expiry = if self.held() < self.rule.max {
+    /// The time until a permit is free by itself beside `kept` others: until the first lease expires, µs.
+    fn next(&self, kept: i64) -> Micros {
+        let expiry = if self.held() + kept < self.rule.max {
             None
         } else {
             // A rule with 0 permits has no lease that could expire.
@@ -337,7 +360,7 @@ impl Open {
         let is_open = self.has_room() && !self.is_paused();
         let remaining = if is_open { self.rule.max - self.held() } else { 0 };
         let reset_after = last.max(self.unknown_until).max(self.state.gate.until) - self.now;
-        let (next, paused) = (self.next(), self.paused());
+        let (next, paused) = (self.next(0), self.paused());
         let status = if paused > 0 { self.state.gate.status } else { 0 };
         Level { remaining, next, reset_after, paused, status, ..Level::default() }
     }

@@ -89,7 +89,7 @@ mod tests {
         for i in 0..100 {
             let now = now + i * 1_000;
             let mut open = rule.open(Some(loss), state.as_mut(), now);
-            let want = Want { open: &mut open, cost: 1, enforce: true, gate: None };
+            let want = Want { open: &mut open, cost: 1, enforce: true, gate: None, kept: 0 };
             let reserved = reserve::decide(&mut [want], 60 * SECOND, None);
             assert!(reserved.parts.is_some(), "{reserved:?}");
             granted.push(now + reserved.at);

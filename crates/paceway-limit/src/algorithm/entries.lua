@@ -8,8 +8,9 @@
 -- All numbers are doubles, little-endian; a text comes after the double of its length.
 --
 -- A limiter is the number of its key, that of the first of the two keys of its turns (0 without turns), and a text that is the
--- same in all calls: its kind, cost, whether it enforces (1, and 2 if it has bounds), its horizon (how long after a loss of data
--- earlier grants can count) in µs, the bounds, and its rule. With turns the class, the weight and the tenant of the request follow.
+-- same in all calls: its kind, cost, whether it enforces (1, 2 if it has bounds, and 4 if it has floors), its horizon (how long after a
+-- loss of data earlier grants can count) in µs, the permits kept back from normal and from low priorities, the bounds, and its rule. With
+-- turns the class, the weight and the tenant of the request follow.
 
 local call, epoch, gates, replies = require 'call', require 'epoch', require 'gate', require 'replies'
 local reserve, states, wire = require 'reserve', require 'state', require 'wire'
@@ -30,12 +31,17 @@ local limiters, rules, known = {}, {}, 0
 
 local function read_limiter(text)
   local kind, cost, flags, horizon, from = unpack_from('<c1ddd', text)
-  local algorithm = require(ALGORITHMS[kind])
+  local algorithm, floors = require(ALGORITHMS[kind]), nil
+  if flags >= 4 then
+    local normal, low, after = unpack_from('<dd', text, from)
+    floors, from = { 0, normal, low }, after
+  end
   -- Limiters of one rule have one table of it, whatever their requests cost: entries of a call are compared by it.
   local own = kind .. string.sub(text, from)
-  local rule, enforce = rules[own] or gates.rule(algorithm, flags >= 2, text, from), flags % 2 == 1
+  local rule, enforce = rules[own] or gates.rule(algorithm, flags % 4 >= 2, text, from), flags % 2 == 1
   local limiter = {
-    algorithm = algorithm, rule = rule, cost = cost, enforce = enforce, horizon = horizon, is_permits = enforce and not algorithm.lease,
+    algorithm = algorithm, rule = rule, cost = cost, enforce = enforce, horizon = horizon, floors = floors,
+    is_permits = enforce and not algorithm.lease,
   }
   rules[own], limiters[text], known = rule, limiter, known + 1
   return limiter
@@ -55,7 +61,7 @@ local function read_want(entries, from)
   local state, foreign = states.open(k, limiter, queue)
   return {
     k = k, state = state, foreign = foreign, cost = limiter.cost, enforce = limiter.enforce,
-    is_permits = limiter.is_permits, start = 0, turn = turn,
+    is_permits = limiter.is_permits, start = 0, turn = turn, kept = limiter.floors and limiter.floors[turn and turn.class or 2] or 0,
   }, from
 end
 

@@ -3,13 +3,16 @@
 //!
 //! [`Turns`] has the order: by priority, by the weights of tenants, and first come, first served within a tenant. [`Queue`]
 //! has the waiting requests with their slots and deadlines, and changes which request has which slot. [`Place`] names a
-//! waiting request where a grant names permits. [`Turn`] is what one request brings.
+//! waiting request where a grant names permits. [`Turn`] is what one request brings, and [`Floors`] what a limiter keeps back
+//! from low priorities.
 
+mod floors;
 mod place;
 pub mod queue;
 mod turn;
 pub mod turns;
 
+pub use floors::{Floor, Floors};
 pub use place::Place;
 pub use queue::Queue;
 pub use turn::{NO_TENANT, Turn};

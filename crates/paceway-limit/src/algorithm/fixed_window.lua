@@ -238,7 +238,8 @@ function M.read(raw, now, rule)
   return open
 end
 
-function M.earliest(open, from, cost)
+function M.earliest(open, from, cost, kept)
+  if kept and kept > 0 then cost = max(min(cost + kept, open.rule.count), cost) end
   local at, own, others = max(open.now + from, open.floor), open.own, open.others
   local count, most = open.rule.count, open.rule.count - cost
   while true do

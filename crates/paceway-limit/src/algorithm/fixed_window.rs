@@ -221,7 +221,8 @@ impl OpenRate for Open {
         self.rule.facts()
     }
 
-    fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
+    fn earliest(&self, from: Micros, cost: i64, kept: i64) -> (Micros, i64) {
+        let cost = (cost + kept).min(self.rule.count).max(cost);
         let mut at = (self.now + from).max(self.floor);
         let most = self.rule.count - cost;
         loop {
@@ -265,10 +266,10 @@ impl OpenRate for Open {
         true
     }
 
-    fn promise(&mut self, _at: Micros, _start: i64) {}
+    fn promise(&mut self, _at: Micros, _start: i64, _kept: i64) {}
 
     fn level(&self) -> Level {
-        let (next, _) = self.earliest(0, 1);
+        let (next, _) = self.earliest(0, 1, 0);
         let mut room = self.rule.count - self.own.count(self.own.window(self.now));
         for other in &self.others {
             let all = other.allows(&self.own, self.rule.count);

@@ -301,10 +301,11 @@ local function flows_at(gate, cost)
   return start <= gate.count.present and min(gate.from - gate.now, 0) or time_of(gate, start)
 end
 
-function M.earliest(gate, algorithm, open, from, cost)
+function M.earliest(gate, algorithm, open, from, cost, kept)
+  if not kept or gate.knee > 0 then kept = 0 end
   local at = max(from, gate.stop - gate.now, flows_at(gate, cost))
-  if gate.now + at < gate.reset and gate.left < cost then at = gate.reset - gate.now end
-  local earliest, start = algorithm.earliest(open, min(at, MAX_BUDGET), cost)
+  if gate.now + at < gate.reset and gate.left < cost + kept then at = gate.reset - gate.now end
+  local earliest, start = algorithm.earliest(open, min(at, MAX_BUDGET), cost, kept)
   return max(earliest, at), start
 end
 

@@ -247,14 +247,15 @@ impl OpenGate {
     }
 
     /// The same as [`OpenRate::earliest`] for a limiter with this gate. A request that takes many permits at once is followed by a
-    /// longer gap.
-    pub fn earliest(&self, open: &Open, from: Micros, cost: i64) -> (Micros, i64) {
+    /// longer gap. While permits flow at the working rate, none are kept.
+    pub fn earliest(&self, open: &Open, from: Micros, cost: i64, kept: i64) -> (Micros, i64) {
+        let kept = if self.is_flowing() { 0 } else { kept };
         let mut at = from.max(self.gate.until - self.now).max(self.flows_at(cost));
-        if self.is_within_reset(at) && self.gate.left < cost {
+        if self.is_within_reset(at) && self.gate.left < cost + kept {
             at = self.gate.reset - self.now;
         }
         // Later than the longest budget only the time of the refusal is computed.
-        let (earliest, start) = open.earliest(at.min(MAX_BUDGET), cost);
+        let (earliest, start) = open.earliest(at.min(MAX_BUDGET), cost, kept);
         (earliest.max(at), start)
     }
 
@@ -353,7 +354,7 @@ impl OpenGate {
             } else {
                 remaining.min(flows).min(left)
             },
-            next: self.earliest(open, 0, 1).0,
+            next: self.earliest(open, 0, 1, 0).0,
             reset_after: reset_after.max(paused),
             paused,
             rate: curve.map_or(0, |curve| Curve::stored(curve.rate(since))),

@@ -157,7 +157,7 @@ impl OpenRate for Open {
         self.rule.facts()
     }
 
-    fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
+    fn earliest(&self, from: Micros, cost: i64, _kept: i64) -> (Micros, i64) {
         let pace = self.rule.pace;
         let start = self.line.free(from, cost * pace.per);
         (ceil_div(start, pace.den).max(from), start)
@@ -171,11 +171,11 @@ impl OpenRate for Open {
         self.line.refund(grant, cost)
     }
 
-    fn promise(&mut self, _at: Micros, _start: i64) {}
+    fn promise(&mut self, _at: Micros, _start: i64, _kept: i64) {}
 
     /// One permit can be taken now, or none.
     fn level(&self) -> Level {
-        let next = self.earliest(0, 1).0;
+        let next = self.earliest(0, 1, 0).0;
         let reset_after = self.line.reset_after();
         Level { remaining: i64::from(next == 0), next, reset_after, ..Level::default() }
     }

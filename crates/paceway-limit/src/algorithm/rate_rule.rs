@@ -125,8 +125,9 @@ pub trait OpenRate {
     fn facts(&self) -> RateFacts;
 
     /// The first instant from `from` on (µs from now) at which `cost` permits may be granted, and the start
-    /// of these permits for [`Self::take`].
-    fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64);
+    /// of these permits for [`Self::take`]. The request leaves `kept` permits to others, or as many as the limiter can have beside
+    /// its own: a rule that saves no permits keeps none.
+    fn earliest(&self, from: Micros, cost: i64, kept: i64) -> (Micros, i64);
 
     /// Takes the permits that [`Self::earliest`] found, and returns the grant for a later refund.
     fn take(&mut self, start: i64, cost: i64) -> Grant;
@@ -135,9 +136,9 @@ pub trait OpenRate {
     /// [`Algorithm::unused_part`] names them. False when the state has nothing (left) of this grant.
     fn refund(&mut self, grant: Grant, cost: i64) -> bool;
 
-    /// Notes that the request that took the permits at `start` waits until `at`, µs from now. Permits that come back to a bucket
-    /// must not be granted within those of requests that wait.
-    fn promise(&mut self, at: Micros, start: i64);
+    /// Notes that the request that took the permits at `start` waits until `at`, µs from now, and left `kept` permits to others.
+    /// Permits that come back to a bucket must not be granted within those of requests that wait.
+    fn promise(&mut self, at: Micros, start: i64, kept: i64);
 
     /// How full the limiter is at this instant; the state does not change.
     fn level(&self) -> Level;

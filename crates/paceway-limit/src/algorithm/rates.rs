@@ -90,8 +90,8 @@ macro_rules! rates {
                 each!(Self, self, open => open.facts())
             }
 
-            fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
-                each!(Self, self, open => open.earliest(from, cost))
+            fn earliest(&self, from: Micros, cost: i64, kept: i64) -> (Micros, i64) {
+                each!(Self, self, open => open.earliest(from, cost, kept))
             }
 
             fn take(&mut self, start: i64, cost: i64) -> Grant {
@@ -102,8 +102,8 @@ macro_rules! rates {
                 each!(Self, self, open => open.refund(grant, cost))
             }
 
-            fn promise(&mut self, at: Micros, start: i64) {
-                each!(Self, self, open => open.promise(at, start));
+            fn promise(&mut self, at: Micros, start: i64, kept: i64) {
+                each!(Self, self, open => open.promise(at, start, kept));
             }
 
             fn level(&self) -> Level {

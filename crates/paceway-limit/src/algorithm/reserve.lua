@@ -1,7 +1,8 @@
 -- The loop over a request's limiters: all of them are charged at one common instant, or none is. Twin of reserve.rs.
 --
 -- A want is what a request wants of one limiter: its state, cost and `enforce`; `is_permits`, whether it enforces permits of a rate;
--- `start`, where they begin; `turn` (class, weight, tenant); and `free`, whether it has a concurrency permit for it.
+-- `start`, where they begin; `turn` (class, weight, tenant); `kept`, the permits that it leaves to others; and `free`, whether it has a
+-- concurrency permit for it.
 
 local call, common, states = require 'call', require 'common', require 'state'
 local M = {}
@@ -21,7 +22,7 @@ local function common_instant(wants, from)
     for i = 1, #wants do
       local want = wants[i]
       if want.is_permits then
-        local earliest, start = earliest_of(want.state, true, at > MAX_BUDGET and MAX_BUDGET or at, want.cost)
+        local earliest, start = earliest_of(want.state, true, at > MAX_BUDGET and MAX_BUDGET or at, want.cost, want.kept)
         want.start = start
         if earliest > at then at, bound, later = earliest, i, true end
       end
@@ -34,7 +35,7 @@ local function excess(want, from)
   local open = want.state.open
   local longest = open.longest_wait
   if not longest then return 0 end
-  local earliest = earliest_of(want.state, want.enforce, min(from, MAX_BUDGET), want.cost)
+  local earliest = earliest_of(want.state, want.enforce, min(from, MAX_BUDGET), want.cost, want.kept)
   local paused = open.gate and want.enforce and open.gate.stop - call.now or 0
   if earliest - max(from, paused) > longest then return earliest - from - longest end
   return 0
@@ -61,7 +62,7 @@ local function concurrent(wants, budget, at, ticket)
     local want = wants[i]
     local algorithm, open = want.state.algorithm, want.state.open
     if want.enforce and algorithm.lease then
-      want.free = (open.gate and algorithm.holds or algorithm.is_free)(open, ticket)
+      want.free = (open.gate and algorithm.holds or algorithm.is_free)(open, ticket, want.kept)
       if open.gate or not want.free then taken = taken or i end
     end
   end
@@ -76,7 +77,7 @@ local function concurrent(wants, budget, at, ticket)
   if not taken then return true end
   local algorithm, open = wants[taken].state.algorithm, wants[taken].state.open
   local deadline, ask_after
-  if budget > 0 then deadline, ask_after = algorithm.enqueue(open, ticket, budget, wants[taken].turn) end
+  if budget > 0 then deadline, ask_after = algorithm.enqueue(open, ticket, budget, wants[taken].turn, wants[taken].kept) end
   if deadline then return taken, deadline, ask_after end
   if not open.gate then return taken, nil, nil, RETRY end
   algorithm.refund(open, ticket.gateway, ticket.number, ticket.deadline)
@@ -92,7 +93,7 @@ local function take(wants, at, budget, ticket)
     if algorithm.lease then
       if ticket and enforce and at > 0 then
         parts[i] = { -2, 0, 0, 0, 0 }
-      elseif ticket and (enforce or ticket.deadline < 0 or algorithm.is_free(open, ticket)) then
+      elseif ticket and (enforce or ticket.deadline < 0 or algorithm.is_free(open, ticket, want.kept)) then
         parts[i] = { 0, algorithm.hold_for(open, ticket) }
         state.dirty = true
       else
@@ -100,7 +101,7 @@ local function take(wants, at, budget, ticket)
       end
     elseif enforce then
       parts[i] = { at, states.take(state, want.start, want.cost, at) }
-      if at > 0 and algorithm.promise then algorithm.promise(open, at, want.start) end
+      if at > 0 and algorithm.promise then algorithm.promise(open, at, want.start, want.kept) end
     else
       local would, start = algorithm.earliest(open, 0, want.cost)
       if would > budget or open.longest_wait and excess(want, 0) > 0 then
@@ -114,10 +115,10 @@ local function take(wants, at, budget, ticket)
   return parts
 end
 
--- Returns at, retry_after, bound, parts, deadline, ask_after.
-function M.decide(wants, budget, ticket)
+-- Returns at, retry_after, bound, parts, deadline, ask_after. The instant is no earlier than `from`, 0 by default.
+function M.decide(wants, budget, ticket, from)
   if budget > MAX_BUDGET then budget = MAX_BUDGET end
-  local at, bound, has_queue = common_instant(wants, 0)
+  local at, bound, has_queue = common_instant(wants, from or 0)
   local retry_after = at > budget and at - budget or 0
   if has_queue then retry_after, bound = fitting_all_queues(wants, budget, retry_after, bound) end
   if retry_after > 0 then return at, retry_after, bound, nil end

@@ -24,6 +24,8 @@ pub struct Want<'a> {
     /// The gate of the limiter, if one is paused or was not long ago. It does not concern a limiter that only
     /// observes.
     pub gate: Option<&'a mut OpenGate>,
+    /// The permits that the request has to leave to requests of higher priorities.
+    pub kept: i64,
 }
 
 /// A limiter of a rate, as it delays a request.
@@ -32,6 +34,7 @@ struct AskedRate<'w> {
     cost: i64,
     /// The gate, if the limiter enforces it.
     gate: Option<&'w OpenGate>,
+    kept: i64,
 }
 
 /// A request that is granted a concurrency permit keeps it while it waits for rate permits, if that wait is
@@ -90,9 +93,19 @@ impl Part {
 /// to wait for one takes no rate permits, and a request that has to wait for rate permits asks for its
 /// concurrency permits when their instant has come. A refusal changes nothing.
 pub fn decide(wants: &mut [Want<'_>], budget: Micros, ticket: Option<Ticket>) -> Reserved {
+    decide_from(wants, 0, budget, ticket)
+}
+
+/// Decides one request as [`decide`] does, for an instant that comes no earlier than `from`, µs from now.
+pub fn decide_from(
+    wants: &mut [Want<'_>],
+    from: Micros,
+    budget: Micros,
+    ticket: Option<Ticket>,
+) -> Reserved {
     let budget = budget.min(MAX_BUDGET);
     let mut starts: SmallVec<[i64; 2]> = smallvec::smallvec![0; wants.len()];
-    let (at, mut bound_by) = common(wants, 0, &mut starts);
+    let (at, mut bound_by) = common(wants, from, &mut starts);
     let mut retry_after = (at - budget).max(0);
     if let Some((later, i)) = fitting_all_queues(wants, budget, retry_after) {
         (retry_after, bound_by) = (later, i);
@@ -274,7 +287,7 @@ fn take_one(
     budget: Micros,
     ticket: Option<Ticket>,
 ) -> Part {
-    let Want { open, cost, enforce, gate } = want;
+    let Want { open, cost, enforce, gate, kept } = want;
     let (enforce, cost) = (*enforce, *cost);
     if let Some(open) = open.leases() {
         return match ticket {
@@ -292,11 +305,11 @@ fn take_one(
             None => open.take(start, cost),
         };
         if at > 0 {
-            open.promise(at, start);
+            open.promise(at, start, *kept);
         }
         return Part { at, grant };
     }
-    let asked = AskedRate { open, cost, gate: None };
+    let asked = AskedRate { open, cost, gate: None, kept: 0 };
     let (would, start) = asked.earliest(0);
     if would > budget || asked.excess(0) > 0 {
         Part::NOTHING
@@ -311,7 +324,8 @@ impl Want<'_> {
     /// The limiter if it enforces a rate.
     fn enforced_rate(&self) -> Option<AskedRate<'_>> {
         let open = self.open.rate().filter(|_| self.enforce)?;
-        Some(AskedRate { open, cost: self.cost, gate: self.gate.as_deref() })
+        let gate = self.gate.as_deref();
+        Some(AskedRate { open, cost: self.cost, gate, kept: self.kept })
     }
 
     /// How full the limiter is, with its gate if that concerns the request.
@@ -330,8 +344,8 @@ impl AskedRate<'_> {
     /// The [`OpenRate::earliest`] of the limiter with its gate.
     fn earliest(&self, from: Micros) -> (Micros, i64) {
         match self.gate {
-            Some(gate) => gate.earliest(self.open, from, self.cost),
-            None => self.open.earliest(from, self.cost),
+            Some(gate) => gate.earliest(self.open, from, self.cost, self.kept),
+            None => self.open.earliest(from, self.cost, self.kept),
         }
     }
 

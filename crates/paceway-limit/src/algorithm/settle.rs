@@ -20,7 +20,7 @@ impl Algorithm {
     /// let rule = Algorithm::TokenBucket(TokenBucket::new(10, 1_000_000, 10).expect("a legal rule"));
     /// let now = 1_700_000_000_000_000;
     /// let mut bucket = rule.open(None, now);
-    /// let (_, start) = bucket.earliest(0, 10);
+    /// let (_, start) = bucket.earliest(0, 10, 0);
     /// let grant = bucket.take(start, 10);
     /// let (unused, permits) = rule.unused_part(grant, 10, 3).expect("7 of them were not used");
     /// assert!(bucket.refund(unused, permits));

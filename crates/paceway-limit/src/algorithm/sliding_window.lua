@@ -39,8 +39,9 @@ local function last_broken(open, law, i, at, number, cost)
   return broken
 end
 
-function M.earliest(open, from, cost)
+function M.earliest(open, from, cost, kept)
   local rule = open.rule
+  if kept and kept > 0 then cost = max(min(cost + kept, rule.count), cost) end
   local at = grained(rule, open.now + from)
   if open.fresh then return from, at end
   local first = from == 0 and cost == 1

@@ -251,8 +251,9 @@ impl OpenRate for Open {
         self.rule.facts()
     }
 
-    fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
+    fn earliest(&self, from: Micros, cost: i64, kept: i64) -> (Micros, i64) {
         let (rule, state) = (self.rule, &self.state);
+        let cost = (cost + kept).min(rule.count).max(cost);
         let mut at = rule.grained(self.now + from);
         if self.fresh {
             return (from, at);
@@ -294,7 +295,7 @@ impl OpenRate for Open {
             self.fresh = false;
         }
         // When no instant before it is free, the ring is closed up to it.
-        let closed = self.earliest(0, 1).1 >= at;
+        let closed = self.earliest(0, 1, 0).1 >= at;
         let (rule, state) = (self.rule, &mut self.state);
         state.used_by(rule.law(), self.now);
         state.absorb(if closed { at } else { self.now });
@@ -352,12 +353,12 @@ impl OpenRate for Open {
         found.is_some()
     }
 
-    fn promise(&mut self, _at: Micros, _start: i64) {}
+    fn promise(&mut self, _at: Micros, _start: i64, _kept: i64) {}
 
     fn level(&self) -> Level {
         let last = self.state.last_of_all() + self.rule.span;
         let reset_after = if self.fresh { 0 } else { (last - self.now).max(0) };
-        let next = self.earliest(0, 1).0;
+        let next = self.earliest(0, 1, 0).0;
         Level { remaining: self.remaining(), next, reset_after, ..Level::default() }
     }
 

@@ -1,7 +1,8 @@
 -- The states of a call: each is read once and written once, however many entries use it.
 --
--- A state is a table: its key, algorithm, rule and horizon; the number of its first queue key, 0 without turns; `open`, its open
--- state; and whether it is `dirty` (changed), `has_new_gate`, and whether permits came back to it (`refunded`).
+-- A state is a table: its key, algorithm, rule and horizon; the number of its first queue key, 0 without turns; `floors`, the permits
+-- that are kept back from each class, nil if none are; `open`, its open state; and whether it is `dirty` (changed), `has_new_gate`, and
+-- whether permits came back to it (`refunded`).
 --
 -- An algorithm has `load(state)` and `save(state)` of its own, or all of its state is one string, of which the first `piece` bytes are
 -- enough to begin with. Then `read(raw, now, rule, key, skip)` makes an open state of it, nil of a foreign value; `lasts(open)` says
@@ -115,7 +116,7 @@ end
 function M.open(k, limiter, queue)
   local state = states[k]
   if state then
-    state.open.handed_over = nil
+    state.open.handed_over, state.floors = nil, limiter.floors
     local is_other = state.horizon ~= limiter.horizon
     local has_other_turns = state.algorithm.lease and state.queue ~= queue
     if queue > 0 then state.queue = queue end
@@ -134,7 +135,7 @@ function M.open(k, limiter, queue)
   else
     state = {
       key = call.keys[k], algorithm = limiter.algorithm, rule = limiter.rule, horizon = limiter.horizon, queue = queue,
-      open = false, dirty = false,
+      floors = limiter.floors, open = false, dirty = false,
     }
     local open, foreign = load(state)
     if not open then return nil, foreign or k end
@@ -171,10 +172,10 @@ function M.level(state, enforce)
   return remaining, next, reset_after, paused, nil, 0, status
 end
 
-function M.earliest(state, enforce, from, cost)
+function M.earliest(state, enforce, from, cost, kept)
   local algorithm, open = state.algorithm, state.open
-  if open.gate and enforce then return gates.earliest(open.gate, algorithm, open, from, cost) end
-  return algorithm.earliest(open, from, cost)
+  if open.gate and enforce then return gates.earliest(open.gate, algorithm, open, from, cost, kept) end
+  return algorithm.earliest(open, from, cost, kept)
 end
 
 -- `take` of the algorithm for a request that enforces.
@@ -186,9 +187,9 @@ function M.take(state, start, cost, at)
 end
 
 -- Takes permits for a request that waits for them, and returns the grant as a queue keeps it.
-function M.take_ahead(state, start, cost, wait)
+function M.take_ahead(state, start, cost, wait, kept)
   local grant = struct.pack('<dddd', M.take(state, start, cost, wait))
-  if state.algorithm.promise then state.algorithm.promise(state.open, wait, start) end
+  if state.algorithm.promise then state.algorithm.promise(state.open, wait, start, kept) end
   return grant
 end
 

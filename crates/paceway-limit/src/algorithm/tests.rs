@@ -141,7 +141,7 @@ impl Limiter {
     /// A grant at `from` or later, as another limiter of the request makes it.
     pub(crate) fn take_from(&mut self, now: Micros, from: Micros, cost: i64) -> (Micros, Grant) {
         let mut open = self.open(now);
-        let (at, start) = open.earliest(from, cost);
+        let (at, start) = open.earliest(from, cost, 0);
         let grant = open.take(start, cost);
         self.keep(open);
         (now + at, grant)
@@ -200,8 +200,10 @@ pub(crate) fn decide(
 ) -> Reserved {
     let open = limiters.iter().map(|limiter| OpenRule::Rate(limiter.open(now)));
     let mut open: Vec<_> = open.collect();
-    let mut wants: Vec<_> =
-        open.iter_mut().map(|open| Want { open, cost, enforce: true, gate: None }).collect();
+    let mut wants: Vec<_> = open
+        .iter_mut()
+        .map(|open| Want { open, cost, enforce: true, gate: None, kept: 0 })
+        .collect();
     let reserved = reserve::decide(&mut wants, budget, None);
     if reserved.parts.is_some() {
         for (limiter, open) in limiters.iter_mut().zip(open) {

@@ -10,7 +10,7 @@
 local common, credits, holes_of = require 'common', require 'timeline.credit', require 'timeline.holes'
 local M = {}
 
-local floor, min, pack, unpack_from, clip = math.floor, math.min, struct.pack, struct.unpack, holes_of.clip
+local floor, max, min, pack, unpack_from, clip = math.floor, math.max, math.min, struct.pack, struct.unpack, holes_of.clip
 local VERSION, MAX_BUDGET = common.VERSION, common.MAX_BUDGET
 local HEAD, MOVED, CREDIT = '<BBi8i8i8i8i8i8i8', 32, '<i8i8i8i8i8i8i8'
 local TOKEN_BUCKET = 84
@@ -33,6 +33,19 @@ function M.free(open, from, length)
     if s >= holes[i] and s > too_early then return s end
   end
   return clip(rule, open.tail, from)
+end
+
+-- The start of the first interval of `length` ticks with `kept` free ticks before it.
+function M.free_after(open, from, length, kept)
+  local rule, holes = open.rule, open.holes
+  if open.credit then kept = max(kept - open.credit.free, 0) end
+  for i = 1, #holes, 2 do
+    local s, e = clip(rule, holes[i], from), holes[i + 1]
+    local skipped = min(kept, max(e - s, 0))
+    kept = kept - skipped
+    if kept == 0 and s + skipped + length <= e then return s + skipped end
+  end
+  return clip(rule, open.tail, from) + kept
 end
 
 function M.take(open, start, cost)

@@ -290,6 +290,21 @@ impl Timeline {
         hole.unwrap_or_else(|| self.pace.clip(self.tail, from))
     }
 
+    /// The start of the first interval of `length` ticks that has `kept` free ticks before it, and is free from `from` on (µs
+    /// from now).
+    pub(super) fn free_after(&self, from: Micros, length: i64, kept: i64) -> i64 {
+        let mut kept = (kept - self.credit()).max(0);
+        for (start, end) in &self.holes {
+            let start = self.pace.clip(*start, from);
+            let skipped = kept.min((end - start).max(0));
+            kept -= skipped;
+            if kept == 0 && start + skipped + length <= *end {
+                return start + skipped;
+            }
+        }
+        self.pace.clip(self.tail, from) + kept
+    }
+
     /// Takes the interval that [`Self::free`] found, and keeps the free rests on both sides as holes; or permits that came
     /// back, as [`Self::free_in_credit`] found them.
     pub(super) fn take(&mut self, start: i64, cost: i64) -> Grant {

@@ -3,7 +3,7 @@
 -- A rule is { kind, per, den, most, saved }: most is the burst. States are those of timeline.lua.
 
 local common, credits, timeline = require 'common', require 'timeline.credit', require 'timeline'
-local floor, min, unpack_from = math.floor, math.min, struct.unpack
+local floor, max, min, unpack_from = math.floor, math.max, math.min, struct.unpack
 
 local M = {
   kind = 84, lease = false, names = 'aux', born_at = timeline.BORN_AT,
@@ -17,22 +17,28 @@ end
 
 function M.pace(rule) return rule.per, rule.den end
 
-function M.earliest(open, from, cost)
+function M.earliest(open, from, cost, kept)
   local rule = open.rule
   local length = cost * rule.per
-  local start = timeline.free(open, from, length)
+  kept = kept and kept > 0 and max(min(kept, rule.most - cost), 0) * rule.per or 0
+  local start = kept == 0 and timeline.free(open, from, length) or timeline.free_after(open, from, length, kept)
   local at = -floor(-(start + length - rule.most * rule.per) / rule.den)
-  if at <= from then return from, start end
-  local came_back = from == 0 and open.credit and credits.free_in_credit(open, length)
-  if came_back then return 0, came_back end
-  return at, start
+  if at > from then
+    local came_back = from == 0 and open.credit and credits.free_in_credit(open, kept + length)
+    if came_back then return 0, came_back end
+    return at, start
+  end
+  local first = kept > 0 and timeline.free(open, from, length)
+  if first and (from == 0 or first < from * rule.den + rule.per) then start = first end
+  return from, start
 end
 
 function M.refund(open, whole, ticks, born, _, cost) return credits.settle(open, whole, ticks, born, cost) end
 
-function M.promise(open, at, start)
+function M.promise(open, at, start, kept)
   local rule = open.rule
   if start - at * rule.den < rule.most * rule.per then credits.promise(open, at, start) end
+  if kept and kept > 0 then credits.float(open, kept * rule.per) end
 end
 
 -- Takes permits for requests that cost the same, one after the other, as far as their budgets allow: `budgets` has one number for

@@ -186,23 +186,38 @@ impl OpenRate for Open {
         self.rule.facts()
     }
 
-    fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
+    /// The permits that stay are free before those of the request, or came back. They stay free until others take them
+    /// ([`Timeline::float`]), or until a request takes the first of them in place of its own, because they are past soon.
+    fn earliest(&self, from: Micros, cost: i64, kept: i64) -> (Micros, i64) {
         let rule = self.rule;
         let length = cost * rule.per;
-        let start = self.line.free(from, length);
+        let kept = if kept > 0 { kept.min(rule.burst - cost).max(0) * rule.per } else { 0 };
+        let start = match kept {
+            0 => self.line.free(from, length),
+            kept => self.line.free_after(from, length, kept),
+        };
         let at = ceil_div(start + length - rule.pace().full(), rule.den);
         // Permits that came back are granted for now alone.
         if at > from
             && from == 0
-            && let Some(start) = self.line.free_in_credit(length)
+            && let Some(start) = self.line.free_in_credit(kept + length)
         {
             return (0, start);
+        }
+        if kept > 0 && at <= from {
+            let first = self.line.free(from, length);
+            if from == 0 || first < from * rule.den + rule.per {
+                return (from, first);
+            }
         }
         (at.max(from), start)
     }
 
-    fn promise(&mut self, at: Micros, start: i64) {
+    fn promise(&mut self, at: Micros, start: i64, kept: i64) {
         self.line.promise(at, start);
+        if kept > 0 {
+            self.line.float(kept * self.rule.per);
+        }
     }
 
     fn take(&mut self, start: i64, cost: i64) -> Grant {
@@ -225,7 +240,7 @@ impl OpenRate for Open {
         let holes: i64 = self.line.holes.iter().map(|(start, end)| permits(*start, *end)).sum();
         Level {
             remaining: holes + permits(self.line.tail, pace.full()) + self.line.credit() / pace.per,
-            next: self.earliest(0, 1).0,
+            next: self.earliest(0, 1, 0).0,
             reset_after: self.line.reset_after(),
             ..Level::default()
         }

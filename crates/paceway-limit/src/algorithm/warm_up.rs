@@ -266,7 +266,7 @@ impl OpenRate for Open {
         self.rule.facts()
     }
 
-    fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
+    fn earliest(&self, from: Micros, cost: i64, _kept: i64) -> (Micros, i64) {
         let rule = self.rule;
         let hole = self.holes.iter().find_map(|hole| rule.place(hole, from, cost));
         let start = hole.unwrap_or_else(|| rule.pace.clip(self.tail, from));
@@ -354,11 +354,11 @@ impl OpenRate for Open {
         true
     }
 
-    fn promise(&mut self, _at: Micros, _start: i64) {}
+    fn promise(&mut self, _at: Micros, _start: i64, _kept: i64) {}
 
     /// One permit can be taken now, or none.
     fn level(&self) -> Level {
-        let next = self.earliest(0, 1).0;
+        let next = self.earliest(0, 1, 0).0;
         let reset_after = self.reset_after();
         Level { remaining: i64::from(next == 0), next, reset_after, ..Level::default() }
     }

@@ -3,6 +3,7 @@
 use super::Turn;
 use crate::algorithm::{
     DataLoss, Gate, Micros, Rule,
+    fair::{Floors, Priority},
     gate::{Bounds, OpenGate},
 };
 use memchr::memchr;
@@ -36,6 +37,8 @@ pub struct Check {
     pub on_failure: OnFailure,
     /// How the request takes its turn among those that wait for this limiter; `None`: first come, first served.
     pub turn: Option<Turn>,
+    /// The permits that requests of lower priorities leave to those of higher ones. They count for requests with a turn.
+    pub floors: Floors,
     /// Whether gateways take permits of this limiter in blocks, for requests that come later; only a token bucket gives
     /// some. It is decided once, when a configuration is loaded: the limiter enforces, no request takes turns at it, and it
     /// is so fast that blocks pay ([`Algorithm::is_fast_bucket`](crate::algorithm::Algorithm::is_fast_bucket)). A block splits the free room of a bucket, so no request
@@ -113,6 +116,7 @@ impl Check {
             overflow: None,
             on_failure,
             turn: None,
+            floors: Floors::default(),
             blocks: false,
         }
     }
@@ -146,6 +150,30 @@ impl Check {
     #[must_use]
     pub fn with_turn(self, turn: Turn) -> Self {
         Self { turn: Some(turn), ..self }
+    }
+
+    /// Sets the permits that requests of lower priorities leave to others, none unless this is called.
+    #[must_use]
+    pub fn with_floors(self, floors: Floors) -> Self {
+        let algorithm = match self.algorithm {
+            Rule::Permits(rule) => rule.with_floors(floors).into(),
+            rate @ Rule::Rate(_) => rate,
+        };
+        Self { algorithm, floors, ..self }
+    }
+
+    /// The permits that a request of this priority leaves to others.
+    pub fn kept_from(&self, priority: Priority) -> i64 {
+        if self.floors.is_none() {
+            return 0;
+        }
+        self.floors.kept_from(priority, self.algorithm.limit())
+    }
+
+    /// The permits that this request leaves to others. One without a turn has the priority of most.
+    pub fn floor(&self) -> i64 {
+        let turn = self.turn.as_ref();
+        self.kept_from(turn.map_or(Priority::Normal, |turn| turn.priority))
     }
 
     /// Sets the bounds of a rate that refusals find.

@@ -337,7 +337,13 @@ impl OpenedState {
             leases.take_turn(turn);
         }
         let Self { open, gate, .. } = self;
-        Want { open, cost: check.cost, enforce: check.enforce, gate: gate.as_deref_mut() }
+        Want {
+            open,
+            cost: check.cost,
+            enforce: check.enforce,
+            gate: gate.as_deref_mut(),
+            kept: check.floor(),
+        }
     }
 
     /// Whether permits of grants come back to the gate, so that requests that wait move up.

@@ -207,12 +207,12 @@ impl OpenRate for Open {
         self.rule.facts()
     }
 
-    fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
+    fn earliest(&self, from: Micros, cost: i64, kept: i64) -> (Micros, i64) {
         let mut at = (self.now + from).max(self.floor);
         loop {
             let window = self.window(at);
             // An unused one ends the search, whatever the cost is.
-            if window.used == 0 || window.used + cost <= self.rule.count {
+            if window.used == 0 || window.used + cost + kept <= self.rule.count {
                 let slot = if self.rule.is_even { self.slot(&window, at, cost) } else { at };
                 if slot < window.end {
                     return (slot - self.now, slot);
@@ -254,11 +254,11 @@ impl OpenRate for Open {
         true
     }
 
-    fn promise(&mut self, _at: Micros, _start: i64) {}
+    fn promise(&mut self, _at: Micros, _start: i64, _kept: i64) {}
 
     /// A permit that flows does not remain before its slot.
     fn level(&self) -> Level {
-        let (next, at) = self.earliest(0, 1);
+        let (next, at) = self.earliest(0, 1, 0);
         let window = self.window(at);
         let mut remaining = if next == 0 { self.rule.count - window.used } else { 0 };
         if self.rule.is_even && remaining > 1 {

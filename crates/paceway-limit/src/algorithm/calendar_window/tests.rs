@@ -36,7 +36,7 @@ impl Used {
     /// Asks for one permit within `budget`.
     fn ask(&mut self, now: Micros, budget: Micros) -> Result<Grant, Micros> {
         let mut open = self.open(now);
-        let (at, start) = open.earliest(0, 1);
+        let (at, start) = open.earliest(0, 1, 0);
         if at > budget {
             return Err(at - budget);
         }
@@ -214,7 +214,7 @@ fn permits_that_come_back_flow_on() {
 fn a_delayed_request_leaves_its_gap() {
     let mut used = Used::new(days(24, NOVEMBER, DAY).even());
     let mut open = used.open(NOVEMBER);
-    let (at, start) = open.earliest(12 * HOUR, 1);
+    let (at, start) = open.earliest(12 * HOUR, 1, 0);
     assert_eq!(at, 12 * HOUR);
     open.take(start, 1);
     used.state = open.close().map(|(state, _)| state);
@@ -233,7 +233,7 @@ fn a_delayed_request_leaves_its_gap() {
 fn a_delayed_request_leaves_others_their_part(#[case] calls: i64) {
     let mut used = Used::new(days(24 * 24, NOVEMBER, DAY).even());
     let mut open = used.open(NOVEMBER);
-    let (_, start) = open.earliest(12 * HOUR, 1);
+    let (_, start) = open.earliest(12 * HOUR, 1, 0);
     open.take(start, 1);
     used.state = open.close().map(|(state, _)| state);
     for hour in 0..24 {
@@ -252,7 +252,7 @@ fn a_delayed_request_leaves_others_their_part(#[case] calls: i64) {
 fn a_request_may_come_within_its_slot() {
     let mut used = Used::new(days(24, NOVEMBER, DAY).even());
     let mut open = used.open(NOVEMBER);
-    let (_, start) = open.earliest(12 * HOUR, 1);
+    let (_, start) = open.earliest(12 * HOUR, 1, 0);
     open.take(start, 1);
     used.state = open.close().map(|(state, _)| state);
     let now = NOVEMBER + 3 * HOUR / 2;
@@ -310,7 +310,7 @@ proptest! {
                 }
             }
             let cost = cost.min(rules[rule].count);
-            let (at, start) = open.earliest(0, cost);
+            let (at, start) = open.earliest(0, cost, 0);
             if at <= budget {
                 let window = open.window(start);
                 grants.push((open.take(start, cost), cost));

@@ -39,7 +39,7 @@ impl Permits {
     fn ask(&mut self, ticket: Ticket, budget: Micros) -> Reserved {
         self.with(|open| {
             reserve::decide(
-                &mut [Want { open, cost: 1, enforce: true, gate: None }],
+                &mut [Want { open, cost: 1, enforce: true, gate: None, kept: 0 }],
                 budget,
                 Some(ticket),
             )
@@ -164,7 +164,8 @@ fn two_kinds_of_permits_are_taken_together_or_not_at_all() {
     let both = |a: &mut Permits, b: &mut Permits, ticket| {
         a.with(|a| {
             b.with(|b| {
-                let wants = [a, b].map(|open| Want { open, cost: 1, enforce: true, gate: None });
+                let wants =
+                    [a, b].map(|open| Want { open, cost: 1, enforce: true, gate: None, kept: 0 });
                 let mut wants = wants;
                 reserve::decide(&mut wants, SECOND, Some(ticket))
             })
@@ -192,8 +193,13 @@ fn a_request_that_waits_for_concurrency_takes_no_rate_permit_yet() {
     let mut ask = |permits: &mut Permits, ticket| {
         let bucket = &mut bucket;
         permits.with(|open| {
-            let wants =
-                [bucket, open].map(|open| Want { open, cost: 1, enforce: true, gate: None });
+            let wants = [bucket, open].map(|open| Want {
+                open,
+                cost: 1,
+                enforce: true,
+                gate: None,
+                kept: 0,
+            });
             let mut wants = wants;
             reserve::decide(&mut wants, 5 * SECOND, Some(ticket))
         })

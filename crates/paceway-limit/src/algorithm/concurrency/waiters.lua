@@ -41,6 +41,12 @@ function M.first(q)
   if tenant then return tenant.head, stored.request(q, stored.id(tenant.head)) end
 end
 
+-- The class of a request if none of a higher one waits.
+function M.most_urgent(q, number)
+  local it = q.len > 0 and stored.request(q, stored.id(number))
+  return it and turns.is_urgent(q, it.class) and it.class
+end
+
 function M.remove(q, number, is_served)
   local id = stored.id(number)
   local it = q.len > 0 and stored.request(q, id)

@@ -4,7 +4,7 @@
 use super::{MAX_QUEUE, Ticket};
 use crate::algorithm::{
     Micros,
-    fair::{Claim, Turn, Turns, queue::MAX_WAITING},
+    fair::{Claim, Priority, Turn, Turns, queue::MAX_WAITING},
 };
 use std::collections::{BTreeMap, HashMap};
 
@@ -100,6 +100,12 @@ impl Waiters {
             self.turns.remove(number);
         }
         Some(oldest)
+    }
+
+    /// The priority of the request with this number if none of a higher one waits.
+    pub(super) fn most_urgent(&self, number: i64) -> Option<Priority> {
+        let own = self.turns.priority_of(number.unsigned_abs())?;
+        self.turns.highest().filter(|highest| *highest == own)
     }
 
     /// Removes a request that gets a permit. `takes_turns`: it is counted for its tenant.

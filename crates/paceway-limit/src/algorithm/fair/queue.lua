@@ -255,6 +255,24 @@ function M.confirm(q, id, refund)
   return own.at, own.grants
 end
 
+-- Whether the slot of a request comes, which has to leave permits to others. Twin of queue/displaced.rs, as the next two are.
+function M.is_due(q, it)
+  return not it.called and turns.is_urgent(q, it.class) and it.at - call.now <= AHEAD and it.at >= q.closed
+end
+
+function M.displace(q, id, it, chain, slot)
+  local before = it.at
+  -- It learns its new slot from the answer.
+  M.give(q, id, chain and shift(q, chain, slot) or slot, true)
+  if it.at > before then q.room = 1 end
+end
+
+function M.dismiss(q, id, it)
+  turns.remove(q, id, it)
+  forget(q, id, it)
+  q.room, q.changed = 1, true
+end
+
 function M.save_all()
   for _, q in pairs(call.queues) do
     if q then stored.save(q) end

@@ -12,12 +12,14 @@
 //! none, the slots up to that instant belong to requests that all have to be served until then (Hall).
 
 mod bookings;
+mod displaced;
 mod free_permits;
 mod gone;
 
 pub use bookings::{Booking, Refused};
+pub use displaced::DueCall;
 
-use super::{Claim, Place, Turn, Turns};
+use super::{Claim, Floors, Place, Turn, Turns};
 use crate::algorithm::{Grant, Micros, concurrency::Holder};
 use bookings::Bookings;
 use gone::is_gone;
@@ -76,6 +78,8 @@ pub struct Queue {
     has_room: bool,
     /// The end of a pause of a limiter: no request is given a slot before it.
     closed_until: Micros,
+    /// The permits that requests leave to those of higher priorities.
+    floors: Floors,
 }
 
 /// A gateway with waiting requests.

@@ -1,7 +1,8 @@
 -- The steps of requests that take turns at a limiter. Twin of store/memory/turns.rs.
 
 local adjust, bookings, call, common = require 'reserve.adjust', require 'fair.queue.bookings', require 'call', require 'common'
-local free_permits, queue, replies = require 'fair.queue.free_permits', require 'fair.queue', require 'replies'
+local free_permits, gates, queue = require 'fair.queue.free_permits', require 'gate', require 'fair.queue'
+local replies = require 'replies'
 local reserve, states, stored, turns = require 'reserve', require 'state', require 'fair.stored', require 'fair.turns'
 local M = {}
 
@@ -66,6 +67,59 @@ local function settle(q, state)
   stored.settle(q)
 end
 
+-- The permits of a decision, as a queue keeps them.
+local function grants_of(wants, parts)
+  local grants = ''
+  for w = 1, #wants do
+    local part = parts[w]
+    if wants[w].is_permits then grants = grants .. pack(GRANT, part[2], part[3], part[4], part[5]) end
+  end
+  return grants
+end
+
+-- Notes what a request of this class leaves to others; returns whether that is anything.
+local function keep_back(wants, class)
+  local has_floor = false
+  for w = 1, #wants do
+    local floors = wants[w].state.floors
+    wants[w].kept = floors and floors[class] or 0
+    has_floor = has_floor or wants[w].kept > 0
+  end
+  return has_floor
+end
+
+-- Decides a request whose slot comes once more, from the permits that are left by now: it may not be sent below a floor.
+local function keep_floors(wants, q, id)
+  local it = stored.request(q, id)
+  if not it or not keep_back(wants, it.class) or not queue.is_due(q, it) then return end
+  for w = 1, #wants do
+    local state = wants[w].state
+    local gate = not state.algorithm.lease and state.open.gate
+    if gate and not gates.takes_back(gate, state.algorithm) then return end
+  end
+  local rates = {}
+  for w, permits in pairs(parts_of(wants, it.grants, 0)) do
+    local state = wants[w].state
+    adjust.give_back(state, wants[w].cost, unpack(permits, 2))
+    state.dirty = true
+  end
+  for w = 1, #wants do
+    -- One that only observes has counted the request.
+    if wants[w].is_permits then rates[#rates + 1] = wants[w] end
+  end
+  local from = math.max(it.at - call.now, 0)
+  local function decide(limit)
+    local at, _, _, parts = reserve.decide(rates, math.max(limit - call.now, from), nil, from)
+    return { at = call.now + at, grants = parts and grants_of(rates, parts) }
+  end
+  local slot, chain = decide(it.deadline), nil
+  if not slot.grants then
+    local moved, limit = queue.chain(q, it.deadline, it.like, slot.at, { id })
+    if moved then slot, chain = decide(limit), moved end
+  end
+  if slot.grants then queue.displace(q, id, it, chain, slot) else queue.dismiss(q, id, it) end
+end
+
 local function has_lease(wants)
   for w = 1, #wants do
     if wants[w].enforce and wants[w].state.algorithm.lease then return true end
@@ -91,6 +145,7 @@ function M.decide(wants, at, newcomer, budget, ticket)
   local fields = { 't' .. stored.member(newcomer.class, newcomer.tenant), 'g' .. stored.id(newcomer.gateway) }
   local q = open(wants, at, fields)
   if not q then return end
+  keep_back(wants, newcomer.class)
   if budget > common.MAX_BUDGET then budget = common.MAX_BUDGET end
   queue.forget_overdue(q)
   if q.booked > 0 then bookings.lapse(q, own) end
@@ -110,12 +165,7 @@ function M.decide(wants, at, newcomer, budget, ticket)
     end
   end
   if parts and first > 0 then
-    local grants = ''
-    for w = 1, #wants do
-      local part = parts[w]
-      if wants[w].is_permits then grants = grants .. pack(GRANT, part[2], part[3], part[4], part[5]) end
-    end
-    local number, slot = queue.join(q, newcomer, chain, { at = call.now + first, grants = grants })
+    local number, slot = queue.join(q, newcomer, chain, { at = call.now + first, grants = grants_of(wants, parts) })
     local want = wants[bound]
     replies.push_decision(1, slot - call.now, 0, bound, states.level(want.state, want.enforce))
     push_place(wants, at, slot - call.now, number, parts)
@@ -140,6 +190,7 @@ end
 function M.confirm(wants, at, number)
   local q, id = open_for(wants, at, number)
   if not q then return end
+  keep_floors(wants, q, id)
   local slot, grants = queue.confirm(q, id, refund_to(wants, q))
   settle(q, wants[at].state)
   if slot and not grants then

@@ -156,6 +156,9 @@ local function highest(q)
   return q[1].weight > 0 and 1 or q[2].weight > 0 and 2 or q[3].weight > 0 and 3 or nil
 end
 
+-- Whether no request of a higher class waits.
+function M.is_urgent(q, class) return class <= (highest(q) or class) end
+
 -- The first tenants of the class whose turn it is, among those that would have started, one after the other: the highest with
 -- a waiting request, or a lower one that has waited for long enough.
 function M.firsts(q)

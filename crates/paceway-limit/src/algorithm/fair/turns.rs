@@ -85,7 +85,7 @@ impl Turns {
 
     /// Whether the request `number` waits.
     pub fn has(&self, number: u64) -> bool {
-        self.classes.iter().any(|class| class.requests.contains_key(&number))
+        self.priority_of(number).is_some()
     }
 
     /// Adds a request that waits from now on. One whose number is smaller than those of its tenant comes before them.
@@ -139,7 +139,7 @@ impl Turns {
 
     /// Records that the request `number` takes a slot, in its turn or out of turn. False if it does not wait.
     pub fn serve(&mut self, number: u64) -> bool {
-        let highest = self.highest();
+        let highest = self.highest().map(|highest| highest as usize);
         let Some((class, cost)) = self.find_map(|class| class.serve(number)) else { return false };
         for (i, other) in self.classes.iter_mut().enumerate() {
             let is_lower = highest.is_some_and(|highest| i > highest) && other.weight > 0;
@@ -165,7 +165,7 @@ impl Turns {
     /// How many permits all requests together have for one that a tenant of this weight and priority has, at least 2. The waiting
     /// requests of this tenant do not count.
     pub fn permits_between(&self, tenant: &Arc<str>, weight: i64, priority: Priority) -> i64 {
-        if self.highest().is_some_and(|highest| priority as usize > highest) {
+        if self.highest().is_some_and(|highest| priority > highest) {
             return 1 + PATIENCE;
         }
         let class = &self.classes[priority as usize];
@@ -176,13 +176,22 @@ impl Turns {
 
     /// The highest priority with a waiting request, or a lower one that has waited for long enough.
     fn class(&self) -> Option<usize> {
-        let highest = self.highest()?;
+        let highest = self.highest()? as usize;
         let due = (highest + 1..self.classes.len()).filter(|i| self.classes[*i].passed >= PATIENCE);
         Some(due.max_by_key(|i| self.classes[*i].passed).unwrap_or(highest))
     }
 
-    fn highest(&self) -> Option<usize> {
-        self.classes.iter().position(|class| class.weight > 0)
+    /// The highest priority of the requests that wait.
+    pub fn highest(&self) -> Option<Priority> {
+        let waits = |priority: &Priority| self.classes[*priority as usize].weight > 0;
+        Priority::ALL.into_iter().find(waits)
+    }
+
+    /// The priority of the request `number`; `None` if it does not wait.
+    pub fn priority_of(&self, number: u64) -> Option<Priority> {
+        let waits =
+            |priority: &Priority| self.classes[*priority as usize].requests.contains_key(&number);
+        Priority::ALL.into_iter().find(waits)
     }
 
     fn find_map<T>(&mut self, find: impl Fn(&mut Class) -> Option<T>) -> Option<(usize, T)> {

@@ -43,7 +43,7 @@ impl Limiter {
         budget: Micros,
     ) -> Result<(Micros, Grant), Micros> {
         let mut open = self.open(now);
-        let (at, start) = open.earliest(from, cost);
+        let (at, start) = open.earliest(from, cost, 0);
         if at > budget {
             return Err(at);
         }
@@ -100,7 +100,7 @@ fn a_million_reservations_ahead_are_two_runs_and_end_at_the_exact_microsecond() 
     let mut open = Open::new(None, T0, rule(7, 1_000));
     let mut last = 0;
     for _ in 0..1_000_000 {
-        let (at, start) = open.earliest(0, 1);
+        let (at, start) = open.earliest(0, 1, 0);
         open.take(start, 1);
         last = at;
     }
@@ -294,7 +294,7 @@ fn runs_are_bounded_and_never_counted_too_low() {
     let mut counts = HashMap::new();
     for i in 0..3 * MAX_HOLES as i64 {
         // Each leaves a gap before it, as a request does that waits for another limiter.
-        let (_, start) = open.earliest(period * (2 * i + i % 3), 1 + i % 4);
+        let (_, start) = open.earliest(period * (2 * i + i % 3), 1 + i % 4, 0);
         open.take(start, 1 + i % 4);
         *counts.entry(start / period).or_insert(0) += 1 + i % 4;
         assert!(open.own.runs.len() <= MAX_HOLES);

@@ -175,7 +175,7 @@ impl Gate {
         if now >= reset {
             let next = told.next(open.facts().capacity);
             // Slots that were promised before come back when their requests leave, and are none any more where nothing remains.
-            if left > 0 && next > 0 && open.earliest(0, next).0 >= span {
+            if left > 0 && next > 0 && open.earliest(0, next, 0).0 >= span {
                 return None;
             }
             change.gate.reset = (now + span + 1) / 2 * 2;

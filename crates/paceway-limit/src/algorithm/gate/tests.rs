@@ -85,7 +85,7 @@ impl Limiter {
     fn ask(&mut self, now: Micros, cost: i64, budget: Micros) -> Reserved {
         let (open, mut gate) = self.open(now);
         let mut open = OpenRule::Rate(open);
-        let want = Want { open: &mut open, cost, enforce: true, gate: gate.as_mut() };
+        let want = Want { open: &mut open, cost, enforce: true, gate: gate.as_mut(), kept: 0 };
         let reserved = reserve::decide(&mut [want], budget, None);
         if reserved.parts.is_some() {
             self.state = open.close().and_then(|(state, _)| rate(state));
@@ -393,7 +393,7 @@ fn concurrency_grants_nothing_within_a_pause() {
             open.leases().expect("leases").pause(Gate::new(now, span, 429));
         }
         let ticket = Ticket { gateway: 1, number, deadline };
-        let want = Want { open: &mut open, cost: 1, enforce: true, gate: None };
+        let want = Want { open: &mut open, cost: 1, enforce: true, gate: None, kept: 0 };
         let reserved = reserve::decide(&mut [want], budget, Some(ticket));
         let called = open.leases().expect("leases").notified();
         state = open.close().map(|(state, _)| state);
@@ -428,7 +428,7 @@ fn a_notified_request_keeps_its_turn() {
             assert!(leases.refund(grant));
         }
         let queued = ask.and_then(|ticket| {
-            let want = Want { open: &mut open, cost: 1, enforce: true, gate: None };
+            let want = Want { open: &mut open, cost: 1, enforce: true, gate: None, kept: 0 };
             let reserved = reserve::decide(&mut [want], 5_000_000, Some(ticket));
             reserved.queued.map(|queued| Ticket { deadline: queued.deadline, ..ticket })
         });

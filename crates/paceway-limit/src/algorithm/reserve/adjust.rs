@@ -18,7 +18,7 @@ pub fn lower(open: &mut Open, most: i64) -> bool {
         let (mut cost, mut found) = (open.level().remaining - most, None);
         // Permits in several holes are not taken as one grant.
         while found.is_none() && cost > 0 {
-            match open.earliest(0, cost) {
+            match open.earliest(0, cost, 0) {
                 (..=0, start) => found = Some(start),
                 _ => cost /= 2,
             }
@@ -38,12 +38,12 @@ pub fn charge(open: &mut Open, permits: i64) -> i64 {
     let mut left = permits;
     for i in 0..=CHARGES {
         let mut cost = left;
-        let (first, _) = open.earliest(0, if is_window && i < CHARGES { 1 } else { cost });
+        let (first, _) = open.earliest(0, if is_window && i < CHARGES { 1 } else { cost }, 0);
         if left == 0 || first > MAX_BUDGET {
             break;
         }
         let start = loop {
-            match open.earliest(0, cost) {
+            match open.earliest(0, cost, 0) {
                 (at, start) if at <= first => break start,
                 _ => cost = (cost + 1) / 2,
             }

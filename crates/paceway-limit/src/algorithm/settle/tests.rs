@@ -32,13 +32,13 @@ impl Limiter {
         from: Micros,
     ) -> Option<(Micros, Grant)> {
         let mut open = self.rule.open(self.state.clone().as_mut(), now);
-        let (at, start) = open.earliest(from, cost);
+        let (at, start) = open.earliest(from, cost, 0);
         if at > wait || at - from > open.facts().longest_wait {
             return None;
         }
         let grant = open.take(start, cost);
         if at > 0 {
-            open.promise(at, start);
+            open.promise(at, start, 0);
         }
         self.state = open.close().map(|(state, _)| state);
         Some((now + at, grant))
@@ -178,7 +178,7 @@ proptest! {
                     let debt = (debt % 20).clamp(1, limiter.rule.capacity());
                     let rule = limiter.rule.facts().endless;
                     let mut open = rule.open(limiter.state.as_mut(), now);
-                    let (at, start) = open.earliest(0, debt);
+                    let (at, start) = open.earliest(0, debt, 0);
                     prop_assert!(at <= MAX_BUDGET);
                     open.take(start, debt);
                     limiter.state = open.close().map(|(state, _)| state);

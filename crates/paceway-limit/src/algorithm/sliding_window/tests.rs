@@ -42,7 +42,7 @@ impl Window {
         budget: Micros,
     ) -> Result<(Micros, Grant), Micros> {
         let mut open = self.open(now);
-        let (at, start) = open.earliest(from, cost);
+        let (at, start) = open.earliest(from, cost, 0);
         if at > budget {
             if let Some(state) = &mut self.state {
                 open.put_back(state);
@@ -146,7 +146,7 @@ fn a_refusal_under_another_rule_changes_no_closed_room() {
     let kept = rule(3, 1_000_000, 0);
     let mut open = Open::new(None, T0, kept);
     for _ in 0..4 {
-        let (_, start) = open.earliest(0, 3);
+        let (_, start) = open.earliest(0, 3, 0);
         open.take(start, 3);
     }
     let mut state = open.close().map(|(state, _)| state);

@@ -47,7 +47,7 @@ fn check_a_million(mut limiter: Limiter) {
     let (mut now, mut granted) = (midnight, 0);
     while granted < GRANTS {
         let mut open = limiter.rule.open(limiter.state.as_mut(), now);
-        let (at, start) = open.earliest(0, 1);
+        let (at, start) = open.earliest(0, 1, 0);
         if at == 0 {
             open.take(start, 1);
             granted += 1;

@@ -46,7 +46,7 @@ fn used(limiters: &mut [Limiter; 3], used: [bool; 3]) -> (Vec<usize>, Vec<&mut L
 /// The first instant from now on at which each of them, asked alone, says "now".
 fn first_common(limiters: &[&mut Limiter], now: Micros, cost: i64) -> Micros {
     let open: Vec<_> = limiters.iter().map(|limiter| limiter.open(now)).collect();
-    let fits = |at: &Micros| open.iter().all(|open| open.earliest(*at, cost).0 == *at);
+    let fits = |at: &Micros| open.iter().all(|open| open.earliest(*at, cost, 0).0 == *at);
     (0..).find(fits).expect("some instant")
 }
 
@@ -55,16 +55,16 @@ fn first_common(limiters: &[&mut Limiter], now: Micros, cost: i64) -> Micros {
 fn a_caller_finds_the_end_of_a_hole_at_the_announced_instant() {
     let mut holed = Limiter::token_bucket(27, 460, 3);
     let mut open = holed.open(T0);
-    let (_, start) = open.earliest(165, 3);
+    let (_, start) = open.earliest(165, 3, 0);
     open.take(start, 3);
     holed.keep(open);
     // From 147.96 µs on.
     let (at, last) = (148, 3995);
-    assert_eq!(holed.open(T0).earliest(at, 1), (at, last));
+    assert_eq!(holed.open(T0).earliest(at, 1, 0), (at, last));
     let open = holed.open(T0 + at);
-    assert_eq!(open.earliest(0, 1).0, 0);
+    assert_eq!(open.earliest(0, 1, 0).0, 0);
     assert_eq!(open.level().remaining, 1);
-    assert_ne!(holed.open(T0 + at + 1).earliest(0, 1).0, 0);
+    assert_ne!(holed.open(T0 + at + 1).earliest(0, 1, 0).0, 0);
 }
 
 /// A hole that began more than a µs ago is used from now on: what is left over at its end is no permit.
@@ -74,14 +74,14 @@ fn the_remaining_permits_can_be_taken_one_by_one() {
     let mut open = holed.open(T0);
     let mut grants = Vec::new();
     for _ in 0..16 {
-        let (_, start) = open.earliest(0, 1);
+        let (_, start) = open.earliest(0, 1, 0);
         grants.push(open.take(start, 1));
     }
     assert!(grants[8..11].iter().all(|grant| open.refund(*grant, 1)));
     holed.keep(open);
     let mut open = holed.open(T0 + 113);
     let (remaining, mut taken) = (open.level().remaining, 0);
-    while let (0, start) = open.earliest(0, 1) {
+    while let (0, start) = open.earliest(0, 1, 0) {
         open.take(start, 1);
         taken += 1;
     }
@@ -247,12 +247,12 @@ proptest! {
         if let Some((_, ttl)) = limiter.open(now).close() {
             let (mut kept, mut gone) =
                 (limiter.open(now + ttl + late), limiter.rule.open(None, now + ttl + late));
-            let start = kept.earliest(0, cost);
-            prop_assert_eq!(start, gone.earliest(0, cost));
+            let start = kept.earliest(0, cost, 0);
+            prop_assert_eq!(start, gone.earliest(0, cost, 0));
             prop_assert_eq!(kept.level(), gone.level());
             kept.take(start.1, cost);
             gone.take(start.1, cost);
-            prop_assert_eq!(kept.earliest(0, cost), gone.earliest(0, cost));
+            prop_assert_eq!(kept.earliest(0, cost, 0), gone.earliest(0, cost, 0));
             if let (Open::WarmUp(kept), Open::WarmUp(gone)) = (kept, gone) {
                 prop_assert_eq!(kept.colder_by(&gone), Some(0));
             }

@@ -87,6 +87,15 @@ function M.promise(open, at, start)
   M.tidy(open)
 end
 
+function M.float(open, kept)
+  local per = open.rule.per
+  if usual_gap(open.rule) < kept + per + floor(per / 2) then return end
+  open.credit = open.credit or none()
+  if open.credit.moved ~= 0 then return end
+  open.credit.moved = open.rule.den
+  M.tidy(open)
+end
+
 function M.take(open, start, cost)
   local rule, credit = open.rule, open.credit
   local length, is_credit = cost * rule.per, start < FROM_CREDIT

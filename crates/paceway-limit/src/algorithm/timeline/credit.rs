@@ -107,6 +107,20 @@ impl Timeline {
         self.tidy();
     }
 
+    /// Counts the holes among the permits of requests that were sent from now on together with those that came back: `kept`
+    /// ticks that are kept back must not pass with the time. A bucket that has few permits more has no room for that.
+    pub(in crate::algorithm) fn float(&mut self, kept: i64) {
+        let Pace { per, den, .. } = self.pace;
+        if self.pace.usual_gap() < kept + per + per / 2 {
+            return;
+        }
+        let credit = self.credit.get_or_insert_default();
+        if credit.moved == 0 {
+            credit.moved = den;
+            self.tidy();
+        }
+    }
+
     /// Takes permits of a line with a credit. The name of the grant says by how much the line had moved: above the ticks of
     /// its start, in whole µs. A negative number tells a grant that has no place of its own.
     pub(super) fn take_beside_credit(&mut self, mut start: i64, cost: i64) -> Grant {

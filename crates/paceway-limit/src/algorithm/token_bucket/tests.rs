@@ -62,7 +62,7 @@ fn a_million_reservations_ahead_end_at_the_exact_microsecond() {
     let mut open = Open::new(None, T0, rule(3_000_000, 7 * SECOND, 1));
     let mut last = 0;
     for _ in 0..1_000_000 {
-        let (at, start) = open.earliest(0, 1);
+        let (at, start) = open.earliest(0, 1, 0);
         open.take(start, 1);
         last = at;
     }
@@ -122,8 +122,8 @@ fn an_observing_limiter_does_not_affect_other_limiters() {
     let mut loose = Rule::from(rule(100, SECOND, 100)).open(None, None, T0);
     let mut decide = || {
         let mut wants = [
-            Want { open: &mut strict, cost: 1, enforce: false, gate: None },
-            Want { open: &mut loose, cost: 1, enforce: true, gate: None },
+            Want { open: &mut strict, cost: 1, enforce: false, gate: None, kept: 0 },
+            Want { open: &mut loose, cost: 1, enforce: true, gate: None, kept: 0 },
         ];
         reserve::decide(&mut wants, 0, None)
     };
@@ -168,7 +168,7 @@ fn holes_are_bounded() {
     let mut open = Open::new(None, T0, rule(1, 1000, 1));
     for i in 0..2 * MAX_HOLES as i64 {
         // Each leaves a gap before it, as a request does that waits for another limiter.
-        let (_, start) = open.earliest(5000 * (i + 1), 1);
+        let (_, start) = open.earliest(5000 * (i + 1), 1, 0);
         open.take(start, 1);
     }
     assert_eq!(open.line.holes.len(), MAX_HOLES);

@@ -35,7 +35,7 @@ impl Limiter {
     fn decide(&mut self, now: Micros, cost: i64, budget: Micros) -> Reserved {
         let mut open = OpenRule::Rate(AnyOpen::WarmUp(self.open(now)));
         let reserved = reserve::decide(
-            &mut [Want { open: &mut open, cost, enforce: true, gate: None }],
+            &mut [Want { open: &mut open, cost, enforce: true, gate: None, kept: 0 }],
             budget,
             None,
         );
@@ -58,7 +58,7 @@ impl Limiter {
     /// A grant at `from` or later, as another limiter of the request makes it.
     fn take_from(&mut self, now: Micros, from: Micros, cost: i64) -> (Micros, Grant) {
         let mut open = self.open(now);
-        let (at, start) = open.earliest(from, cost);
+        let (at, start) = open.earliest(from, cost, 0);
         let grant = open.take(start, cost);
         self.state = open.close().map(|(state, _)| state);
         (now + at, grant)
@@ -204,11 +204,11 @@ fn a_million_saturated_grants_end_at_the_exact_microsecond_after_the_warm_up(
     let (mut limiter, mut now) = (Limiter::new(rule(count, period, 2 * SECOND, 3.0)), T0);
     let mut come_back_in_time = || {
         let mut open = limiter.open(now);
-        let (at, mut start) = open.earliest(0, 1);
+        let (at, mut start) = open.earliest(0, 1, 0);
         if at > 0 {
             now += at;
             open = limiter.open(now);
-            start = open.earliest(0, 1).1;
+            start = open.earliest(0, 1, 0).1;
         }
         let grant = open.take(start, 1);
         limiter.state = open.close().map(|(state, _)| state);
@@ -270,7 +270,7 @@ fn refunds_leave_a_warm_limiter_warm() {
 fn holes_are_bounded() {
     let mut open = Open::new(None, T0, rule(1, 1000, SECOND, 2.0));
     for i in 0..2 * MAX_HOLES as i64 {
-        let (_, start) = open.earliest(5000 * (i + 1), 1);
+        let (_, start) = open.earliest(5000 * (i + 1), 1, 0);
         open.take(start, 1);
     }
     assert_eq!(open.holes.len(), MAX_HOLES);

@@ -7,7 +7,9 @@ use crate::{
         concurrency::Ticket,
         fair::{
             Place, Queue, Turns,
-            queue::{Chain, Confirmed, Effects, MAX_WAITING, Newcomer, Refused, Slot, like},
+            queue::{
+                Chain, Confirmed, DueCall, Effects, MAX_WAITING, Newcomer, Refused, Slot, like,
+            },
             turns::MAX_TENANTS,
         },
         reserve::{self, Part, Want},
@@ -40,6 +42,7 @@ impl MemoryStore {
         let gates = checks.iter().zip(&opened).filter(|(check, _)| is_rate(check));
         let ends = gates.filter_map(|(_, opened)| Some(opened.gate.as_ref()?.gate().until));
         queue.close_until(ends.max().unwrap_or(0));
+        queue.keep_back(checks[q].floors);
         queue.forget_overdue(now);
         let mut effects = Effects::default();
         let mut changed = false;
@@ -79,6 +82,9 @@ impl MemoryStore {
     /// Decides whether a request with this place is sent in its slot or yields it.
     pub(super) fn confirm_at(&self, now: Micros, checks: &Checks, place: Place) -> Decision {
         let q = of_queue(checks).unwrap_or_default();
+        if checks.iter().any(|check| check.floor() > 0) {
+            self.keep_floors(now, checks, q, place);
+        }
         let confirmed =
             self.step(now, checks, q, |queue, effects| queue.confirm(now, place.0, effects));
         let mut decision = Decision::gone(q, self.look_at(now, &checks[q]));
@@ -93,6 +99,39 @@ impl MemoryStore {
             Confirmed::Sent(slot) => decision.is_sent(checks, slot.at - now, &slot.grants),
         }
         decision
+    }
+
+    /// Decides a request whose slot comes once more, from the permits that are left by now: it may not be sent below a floor.
+    fn keep_floors(&self, now: Micros, checks: &Checks, q: usize, place: Place) {
+        let closed_until = self.closed_until(now, checks);
+        let mut shards = self.lock_all(checks);
+        let mut opened = self.open_all(&mut shards, checks, now);
+        let (print, mut effects) = (opened[q].print, Effects::default());
+        let lost = self.loss(&checks[q]).map_or(0, |loss| loss.at);
+        let kept = shards.of(q).queues.remove(&print).filter(|queue| queue.born() >= lost);
+        let mut is_decided = false;
+        if let Some(mut queue) = kept {
+            queue.close_until(closed_until);
+            for booking in queue.lapse(now) {
+                is_decided |= opened[q].refund(booking.grant, booking.cost);
+            }
+            let due = queue.due(now, place.0);
+            if let Some(due) = due.filter(|_| opened.iter().all(OpenedState::takes_back)) {
+                decide_again(&mut queue, now, checks, &mut opened, place, due, &mut effects);
+                is_decided = true;
+            }
+            if queue.is_empty() {
+                for booking in queue.lapse(now) {
+                    is_decided |= opened[q].refund(booking.grant, booking.cost);
+                }
+            }
+            keep(shards.of(q), print, queue);
+        }
+        let is_taken = |i: usize| is_decided && is_rate(&checks[i]);
+        let called = self.put_all(&mut shards, checks, opened, is_taken, now);
+        drop(shards);
+        self.call(called);
+        self.apply(now, checks, effects);
     }
 
     /// Removes a request from the queue; false if it did not wait.
@@ -113,6 +152,7 @@ impl MemoryStore {
         let closed_until = self.closed_until(now, checks);
         let (done, has_room, lapsed) = self.in_queue(&checks[q], |queue| {
             queue.close_until(closed_until);
+            queue.keep_back(checks[q].floors);
             effects.lapsed = queue.lapse(now);
             let done = work(queue, &mut effects);
             let lapsed = if queue.is_empty() { queue.lapse(now) } else { Vec::new() };
@@ -280,6 +320,44 @@ fn decide(
         }
     }
     (decision, Chain::new())
+}
+
+/// Gives a request the permits of its instant in place of its own, or a later slot if too few would be left, or none.
+fn decide_again(
+    queue: &mut Queue,
+    now: Micros,
+    checks: &Checks,
+    opened: &mut [OpenedState],
+    place: Place,
+    due: DueCall,
+    effects: &mut Effects,
+) {
+    let DueCall { slot, deadline, like } = due;
+    let rates = checks.iter().zip(&mut *opened).filter(|(check, _)| is_rate(check));
+    for ((check, opened), grant) in rates.zip(slot.grants) {
+        opened.refund(grant, check.cost);
+    }
+    let from = (slot.at - now).max(0);
+    // One that only observes has counted the request.
+    let rates = checks.iter().zip(opened).filter(|(check, _)| is_rate(check));
+    let mut wants: SmallVec<[Want<'_>; 2]> =
+        rates.map(|(check, opened)| opened.want(check)).collect();
+    let mut decide = |limit: Micros| {
+        let reserved = reserve::decide_from(&mut wants, from, limit.max(from), None);
+        let grants = reserved.parts.map(|parts| parts.iter().map(|part| part.grant).collect());
+        (now + reserved.at, grants)
+    };
+    let (mut chain, (mut at, mut grants)) = (Chain::new(), decide(deadline - now));
+    if grants.is_none()
+        && let Some(moved) = queue.chain(now, deadline, &like, at, &[place.0])
+    {
+        let limit = queue.limit(&moved, deadline);
+        (chain, (at, grants)) = (moved, decide(limit - now));
+    }
+    match grants {
+        Some(grants) => queue.displace(place.0, &chain, Slot { at, grants }, effects),
+        None => queue.dismiss(place.0),
+    }
 }
 
 /// Books a turn for a request that is refused because of the limiter of its queue. Returns how much later its caller has to

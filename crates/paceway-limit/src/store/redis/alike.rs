@@ -36,8 +36,9 @@ fn alone(entry: &Entry) -> Option<&Check> {
     let Entry::Reserve { checks, budget: 0.., ticket: None } = entry else { return None };
     let [check] = &**checks else { return None };
     match check.algorithm {
-        Rule::Rate(Algorithm::TokenBucket(rule)) if check.enforce && rule.is_usual(check.cost) => {
-            Some(check)
+        Rule::Rate(Algorithm::TokenBucket(rule)) => {
+            let is_usual = rule.is_usual(check.cost) && check.floors.is_none();
+            Some(check).filter(|check| check.enforce && is_usual)
         }
         _ => None,
     }

@@ -92,7 +92,7 @@ impl ScriptCall<'_> {
         let mut open = OpenRule::Rate(Open::TokenBucket(open));
         for (i, entry) in entries() {
             let cost = entry.checks()[0].cost;
-            let want = Want { open: &mut open, cost, enforce: true, gate: None };
+            let want = Want { open: &mut open, cost, enforce: true, gate: None, kept: 0 };
             let decision = Decision::new(reserve::decide(&mut [want], entry.budget(), None));
             admitted -= i64::from(decision.admitted);
             replies[i] = Some(Reply::Decision(decision));

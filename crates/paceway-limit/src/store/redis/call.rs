@@ -11,7 +11,7 @@ use crate::{
     algorithm::{
         Grant, Micros, Rule,
         concurrency::Ticket,
-        fair::Place,
+        fair::{Place, Priority},
         gate::{MAX_PAUSE, Refusal, Remainder},
         reserve::Part,
         token_bucket::BlockAsk,
@@ -204,14 +204,20 @@ impl<'e> ScriptCall<'e> {
         self.number(queue);
         let args = check.algorithm.numbers();
         let bounds = check.bounds.as_ref().map(|bounds| [bounds.start, bounds.min, bounds.unit]);
-        let numbers = 3 + args.len() + bounds.map_or(0, |bounds| bounds.len());
+        let kept = [Priority::Normal, Priority::Low].map(|priority| check.kept_from(priority));
+        let kept = (!check.floors.is_none()).then_some(kept);
+        let numbers = 3 + args.len() + kept.map_or(0, |kept| kept.len());
+        let numbers = numbers + bounds.map_or(0, |bounds| bounds.len());
         self.number(1 + 8 * numbers as i64);
         self.packed.push(check.algorithm.letter());
         let flags = i64::from(check.enforce) + 2 * i64::from(bounds.is_some());
+        let flags = flags + 4 * i64::from(kept.is_some());
         for number in [check.cost, flags, horizon(check)] {
             self.number(number);
         }
-        bounds.into_iter().flatten().chain(args).for_each(|number| self.number(number));
+        let kept = kept.into_iter().flatten();
+        let rule = bounds.into_iter().flatten().chain(args);
+        kept.chain(rule).for_each(|number| self.number(number));
         if has_queue {
             let turn = match &check.turn {
                 Some(turn) => Cow::Borrowed(turn),

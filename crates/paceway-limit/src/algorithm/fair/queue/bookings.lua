@@ -49,12 +49,13 @@ function M.book(q, state, refused, budget, retry_after)
   local apart = time_of(open.rule, cost * turns.permits_between(q, refused.class, refused.tenant, refused.weight))
   local least = max(q.last_booked + apart - call.now, 0)
   local margin = min(MARGIN, math.floor(budget * 4 / 5))
+  local kept = state.floors and state.floors[refused.class]
   local back = whole_seconds(max(retry_after, least - budget))
   for _ = 1, TRIES do
     if back > MOST_AHEAD then return nil end
-    local wait, start = algorithm.earliest(open, max(least, back + margin), cost)
+    local wait, start = algorithm.earliest(open, max(least, back + margin), cost, kept)
     if wait <= back + budget then
-      local grant = states.take_ahead(state, start, cost, wait)
+      local grant = states.take_ahead(state, start, cost, wait, kept)
       local list = all(q)
       list[#list + 1] = {
         class = refused.class, tenant = refused.tenant, like = refused.like, at = call.now + wait, grant = grant, cost = cost }

@@ -94,15 +94,16 @@ impl Queue {
         let apart = rule.time_of(cost * self.turns.permits_between(tenant, *weight, *priority));
         let least = (self.bookings.last + apart - now).max(0);
         let margin = MARGIN.min(budget * 4 / 5);
+        let kept = self.floors.kept_from(*priority, rule.capacity());
         let mut back = whole_seconds(retry_after.max(least - budget));
         for _ in 0..TRIES {
             if back > MOST_AHEAD {
                 return None;
             }
-            let (wait, start) = open.earliest(least.max(back + margin), cost);
+            let (wait, start) = open.earliest(least.max(back + margin), cost, kept);
             if wait <= back + budget {
                 let (grant, at) = (open.take(start, cost), now + wait);
-                open.promise(wait, start);
+                open.promise(wait, start, kept);
                 let (tenant, like) = (tenant.clone(), like.clone());
                 let booking = Booking { priority: *priority, tenant, like, at, grant, cost };
                 self.bookings.booked.push(booking);

@@ -18,9 +18,10 @@ local function moves(q, state, id, it)
   states.undo(state)
   local whole, ticks, born, aux = unpack_from(GRANT, it.grants)
   if adjust.give_back(state, it.cost, whole, ticks, born, aux) then
-    local wait, start = states.earliest(state, true, 0, it.cost)
+    local kept = state.floors and state.floors[it.class]
+    local wait, start = states.earliest(state, true, 0, it.cost, kept)
     if call.now + wait < it.at then
-      local grants = states.take_ahead(state, start, it.cost, wait)
+      local grants = states.take_ahead(state, start, it.cost, wait, kept)
       state.refunded = true
       queue.give(q, id, { at = call.now + wait, grants = grants })
       return true

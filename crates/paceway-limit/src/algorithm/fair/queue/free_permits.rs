@@ -61,6 +61,10 @@ impl Queue {
     ) -> bool {
         let Some(it) = self.waiting.get(&number) else { return false };
         let (at, cost, grant, before) = (it.slot.at, it.cost, it.slot.grants[0], open.clone());
+        let kept = self
+            .turns
+            .priority_of(number)
+            .map_or(0, |priority| self.floors.kept_from(priority, open.facts().capacity));
         let gate_before = gate.as_deref().cloned();
         let mut is_given = open.refund(grant, cost);
         if let Some(gate) = gate.as_deref_mut() {
@@ -68,15 +72,15 @@ impl Queue {
         }
         if is_given {
             let (wait, start) = match gate.as_deref() {
-                Some(gate) => gate.earliest(open, 0, cost),
-                None => open.earliest(0, cost),
+                Some(gate) => gate.earliest(open, 0, cost, kept),
+                None => open.earliest(0, cost, kept),
             };
             if now + wait < at {
                 let grant = match gate {
                     Some(gate) => gate.take(open, start, cost, wait),
                     None => open.take(start, cost),
                 };
-                open.promise(wait, start);
+                open.promise(wait, start, kept);
                 let grants = Grants::from_elem(grant, 1);
                 self.give(number, Slot { at: now + wait, grants }, effects);
                 return true;

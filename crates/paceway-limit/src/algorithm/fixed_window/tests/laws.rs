@@ -175,7 +175,7 @@ proptest! {
         if limiter.open(now).reset_after() > 0 {
             let known = HashMap::from([(rules[0].period, rules[0].count)]);
             let expected = brute_force_beside(rules[1], &known, &grants, now, cost);
-            prop_assert_eq!(now + limiter.open(now).earliest(0, cost).0, expected);
+            prop_assert_eq!(now + limiter.open(now).earliest(0, cost, 0).0, expected);
         }
     }
 
@@ -274,7 +274,7 @@ proptest! {
         if let Some((_, ttl)) = limiter.open(now).close() {
             let then = now + ttl + late;
             let gone = Open::new(None, then, limiter.rule);
-            prop_assert_eq!(limiter.open(then).earliest(0, cost), gone.earliest(0, cost));
+            prop_assert_eq!(limiter.open(then).earliest(0, cost, 0), gone.earliest(0, cost, 0));
             prop_assert_eq!(limiter.open(then).level(), gone.level());
             prop_assert!(limiter.open(now + ttl - 1).close().is_some());
         }

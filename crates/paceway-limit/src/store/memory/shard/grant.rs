@@ -4,6 +4,7 @@ use super::{SWEEP, Shard};
 use crate::{
     algorithm::{
         Algorithm, Micros, OpenRate, Rule, TokenBucket,
+        fair::Floors,
         reserve::{Part, Reserved},
         timeline::Packed,
         token_bucket::Open,
@@ -31,6 +32,7 @@ impl MemoryStore {
             Check {
                 algorithm: Rule::Rate(Algorithm::TokenBucket(rule)),
                 bounds: None,
+                floors: Floors { high: None, normal: None },
                 key,
                 cost,
                 ..
@@ -66,7 +68,7 @@ impl Shard {
         }
         let pace = *self.paces.get(kept.kind.pace()?)?;
         let mut open = Open::new(Some(&mut kept.packed.unpack(pace, Vec::new())), now, rule);
-        let (0, start) = open.earliest(0, cost) else { return None };
+        let (0, start) = open.earliest(0, cost, 0) else { return None };
         let grant = open.take(start, cost);
         let level = open.level();
         let (packed, new_pace, holes) = Packed::new(open.close()?.0);

@@ -8,7 +8,7 @@ const RULE: Rule = Rule::Rate(Algorithm::TokenBucket(TokenBucket::ONE_A_SECOND))
 fn state(now: Micros) -> (RuleState, Micros) {
     let mut open = RULE.open(None, None, now);
     let rate = open.rate_mut().expect("a rate");
-    let (_, start) = rate.earliest(0, 1);
+    let (_, start) = rate.earliest(0, 1, 0);
     rate.take(start, 1);
     open.close().expect("a state")
 }
@@ -45,7 +45,7 @@ fn window() -> (Rule, RuleState, Micros) {
     let rule = Rule::from(rule);
     let mut open = rule.open(None, None, 0);
     let rate = open.rate_mut().expect("a rate");
-    let (_, start) = rate.earliest(0, 2);
+    let (_, start) = rate.earliest(0, 2, 0);
     rate.take(start, 2);
     let (state, ttl) = open.close().expect("a state");
     (rule, state, ttl)
@@ -109,7 +109,7 @@ fn packing_preserves_a_token_bucket() {
         let rate = open.rate_mut().expect("a rate");
         let mut grants = Vec::new();
         for _ in 0..40 {
-            let (_, start) = rate.earliest(0, 1);
+            let (_, start) = rate.earliest(0, 1, 0);
             grants.push(rate.take(start, 1));
         }
         assert!(rate.refund(grants[30], 1), "a hole");

@@ -1,6 +1,8 @@
 //! Requests of any cost that take turns, with those that are refused and come back: laws of the rule, promises, and free
 //! permits, whatever comes and leaves.
 
+mod floors;
+
 use super::*;
 use crate::{
     algorithm::{Algorithm, FixedWindow, OpenRate, SlidingWindow, TokenBucket, fair::Priority},
@@ -100,7 +102,7 @@ impl World {
         self.sent.sort_unstable();
         let mut open = self.rule.open(None, T0);
         for (at, cost) in &self.sent {
-            let (earliest, start) = open.earliest(at - T0, *cost);
+            let (earliest, start) = open.earliest(at - T0, *cost, 0);
             assert!(earliest <= at - T0, "{} µs too early", earliest + T0 - at);
             open.take(start, *cost);
         }

@@ -1,0 +1,56 @@
+//! A request whose slot comes while fewer permits are left than it has to leave to higher priorities. Law: it is not sent
+//! below the floor; it takes a later slot, or it waits no longer.
+
+use super::{AHEAD, Chain, Effects, Queue, Slot};
+use crate::algorithm::{Micros, fair::Floors};
+use std::sync::Arc;
+
+/// A request whose slot comes.
+#[derive(Debug, Clone)]
+pub struct DueCall {
+    /// Its slot.
+    pub slot: Slot,
+    /// The latest instant of a slot.
+    pub deadline: Micros,
+    /// Its limiters and costs, as [`like`](super::like) writes them.
+    pub like: Arc<str>,
+}
+
+// === impl Queue ===
+
+impl Queue {
+    /// Notes the permits that requests leave to those of higher priorities.
+    pub fn keep_back(&mut self, floors: Floors) {
+        self.floors = floors;
+    }
+
+    /// The request `number`, if its slot comes and it is its own. None while a request of a higher priority waits, which takes
+    /// the slot, nor for a request whose turn has come: lower priorities keep a twentieth of the slots.
+    pub fn due(&self, now: Micros, number: u64) -> Option<DueCall> {
+        let it = self.waiting.get(&number)?;
+        let is_urgent = self.turns.priority_of(number)? <= self.turns.highest()?;
+        let is_due = it.slot.at - now <= AHEAD && it.slot.at >= self.closed_until;
+        let (slot, deadline, like) = (it.slot.clone(), it.deadline, it.like.clone());
+        (is_urgent && is_due && !it.is_called).then_some(DueCall { slot, deadline, like })
+    }
+
+    /// Gives a request whose permits have been refunded another slot: the last of `chain` takes it, each other one the slot of the
+    /// next, and the request that of the first.
+    pub fn displace(&mut self, number: u64, chain: &Chain, slot: Slot, effects: &mut Effects) {
+        let slot = self.shift(chain, slot, effects);
+        if let Some(old) = self.give(number, slot, effects)
+            && old.at < self.at(number).unwrap_or(old.at)
+        {
+            self.has_room = true;
+        }
+        // It learns its new slot from the answer.
+        effects.notified.pop();
+    }
+
+    /// Removes a request whose permits have been refunded, and for which there is no other slot.
+    pub fn dismiss(&mut self, number: u64) {
+        self.turns.remove(number);
+        self.forget(number);
+        self.has_room = true;
+    }
+}
