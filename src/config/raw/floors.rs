@@ -23,6 +23,10 @@ impl ConfigReader {
         if let YamlValue::Scalar(_) | YamlValue::List(_) = field.node.value {
             return self.note_at(&field, "must be a map, as in `floors: { high: 20% }`");
         }
+        if limiter.bounds().is_some() {
+            let reason = "cannot go with `rate: auto`, whose permits flow one after the other; write the rate as a number";
+            return self.note_at(&field, reason);
+        }
         let Some(section) = self.section_at(section, "floors") else { return };
         let floors = Floors {
             high: self.read_by(&section, "high", floor),

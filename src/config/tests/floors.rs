@@ -56,6 +56,7 @@ fn schema_and_parser_agree_on_floors(#[case] limiter: &str, #[case] is_right: bo
     "algorithm: concurrency, max: 2, floors: { normal: 2 }",
     "write a smaller floor or a greater `max`"
 )]
+#[case::learned("rate: auto, start: 5/s, floors: { high: 1 }", "cannot go with `rate: auto`")]
 #[case::spaced("algorithm: leaky_bucket, rate: 5/s, floors: { high: 1 }", "floors")]
 #[case::other_name("rate: 5/s, floor: { high: 1 }", "did you mean `floors`?")]
 fn a_wrong_floor_has_a_reason(#[case] limiter: &str, #[case] expected: &str) {
