@@ -201,6 +201,7 @@ mod tests {
     #[tokio::test]
     async fn a_tenant_of_several_rates_is_counted_once() {
         let level = |tenant: &str, priority, waiting, granted| TenantLevel {
+            lead: 0,
             tenant: tenant.into(),
             weight: 1,
             priority,

@@ -12,7 +12,7 @@ use paceway::{
     },
     key::StateNames,
     store::{
-        Check, Checks, Entry, OnLoss, Reply,
+        Check, Checks, Entry, ForecastAsk, OnLoss, Reply,
         memory::MemoryStore,
         redis::{Epochs, RedisStore, RedisUrl},
     },
@@ -356,7 +356,35 @@ async fn compare(
         now += after;
         batch.push(entry);
     }
-    run(redis, &memory, now, &mut batch, &mut so_far).await
+    run(redis, &memory, now, &mut batch, &mut so_far).await?;
+    if so_far.lost {
+        memory.lose(now);
+    }
+    let all: Checks = (0..3).map(|i| check(&rules, i, 1, true)).collect();
+    let each = all.iter().map(|check| Checks::from([check.clone()]));
+    for checks in each.chain([all.clone()]) {
+        let rates: Checks = checks.iter().filter(|check| !check.is_lease()).cloned().collect();
+        if !rates.is_empty() {
+            forecast_alike(redis, &memory, now, &rates).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies of both stores promise the next calls the same instants.
+async fn forecast_alike(
+    redis: &RedisStore,
+    memory: &MemoryStore,
+    now: i64,
+    checks: &Checks,
+) -> Result<(), TestCaseError> {
+    for count in [1, 40] {
+        let ask = ForecastAsk { count, closed: 0, tenants: &[] };
+        let expected = memory.copy_at(now, checks).forecast(ask, |_| checks.clone());
+        let copy = redis.copy_at(Some(now), checks).await.expect("a copy");
+        prop_assert_eq!(copy.forecast(ask, |_| checks.clone()), expected, "{:?}", checks);
+    }
+    Ok(())
 }
 
 async fn run(

@@ -40,6 +40,7 @@ mod rule;
 mod settle;
 mod share;
 pub mod sliding_window;
+pub mod stored;
 pub mod timeline;
 pub mod token_bucket;
 pub mod warm_up;

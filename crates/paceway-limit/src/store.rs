@@ -9,6 +9,7 @@ mod entry;
 mod error;
 mod settlement;
 pub mod failover;
+mod forecast;
 pub mod health;
 pub mod memory;
 mod note;
@@ -24,6 +25,7 @@ pub use backend::{ABSENT, Backend, Beat, GONE, Heartbeat, Placement};
 pub use check::{Check, Checks, OnFailure, OnLoss, hash_tag};
 pub use entry::{Entry, Pause, Reply};
 pub use error::StoreError;
+pub use forecast::{Forecast, ForecastAsk, StateCopy};
 pub use note::{KEPT, Note, NoteChange};
 pub(crate) use openings::LEAST_GAIN;
 pub use openings::{Opening, Openings};
@@ -271,6 +273,18 @@ pub trait StoreAdmin: Store {
     fn scan(&self, prefix: Arc<str>, place: ScanPlace) -> BoxFuture<Result<ScanStep, StoreError>> {
         match self.backend() {
             Ok(backend) => backend.scan(prefix, place),
+            Err(error) => Box::pin(ready(Err(error))),
+        }
+    }
+
+    /// Copies the states of `checks`, the limiters of one request, as they are at one instant.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the store gave no answer.
+    fn copy_states(&self, checks: Checks) -> BoxFuture<Result<StateCopy, StoreError>> {
+        match self.backend() {
+            Ok(backend) => backend.copy_states(checks),
             Err(error) => Box::pin(ready(Err(error))),
         }
     }

@@ -16,7 +16,9 @@
 
 use super::{
     Algorithm, DataLoss, EXACT, Grant, MAX_BUDGET, Micros, RateFacts, RateRule, Returns,
+    STATE_VERSION,
     nanohertz::{Nanohertz, nanohertz},
+    stored::StoredBytes,
 };
 pub use open::Open;
 use smallvec::{SmallVec, smallvec};
@@ -214,6 +216,22 @@ impl RateRule for CalendarWindow {
 // === impl State ===
 
 impl State {
+    /// Reads a state as the Lua twin writes it.
+    pub(super) fn read(bytes: &mut StoredBytes<'_>) -> Option<Self> {
+        let [version, _kind, windows] = bytes.bytes()?;
+        let [born, clock] = bytes.integers()?;
+        let windows =
+            bytes.list(usize::from(windows))?.into_iter().map(|[start, end, used, next]| {
+                (start < end && used >= 0).then_some(Window { start, end, used, next })
+            });
+        let windows = windows.collect::<Option<_>>()?;
+        let free = bytes.rest()?.into_iter().map(|[from, length, count]| {
+            (length >= 1 && count >= 1).then_some(FreeSlots { from, length, count })
+        });
+        let free = free.collect::<Option<_>>()?;
+        (version == STATE_VERSION).then_some(Self { born, clock, windows, free })
+    }
+
     pub(super) fn born(&self) -> Micros {
         self.born
     }

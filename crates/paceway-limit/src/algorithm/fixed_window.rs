@@ -17,7 +17,9 @@
 
 use super::{
     Algorithm, DataLoss, Grant, Level, MAX_BUDGET, Micros, OpenRate, RateFacts, RateRule, Returns,
+    STATE_VERSION,
     nanohertz::{Nanohertz, nanohertz},
+    stored::StoredBytes,
 };
 use section::Section;
 use smallvec::{SmallVec, smallvec};
@@ -154,6 +156,14 @@ impl RateRule for FixedWindow {
 // === impl State ===
 
 impl State {
+    /// Reads a state as the Lua twin writes it.
+    pub(super) fn read(bytes: &mut StoredBytes<'_>) -> Option<Self> {
+        let [version, _kind, sections] = bytes.bytes()?;
+        let [born, clock] = bytes.integers()?;
+        let sections = (0..sections).map(|_| Section::read(bytes)).collect::<Option<_>>()?;
+        (version == STATE_VERSION).then_some(Self { born, clock, sections })
+    }
+
     pub(super) fn born(&self) -> Micros {
         self.born
     }

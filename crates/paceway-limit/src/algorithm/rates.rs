@@ -4,7 +4,7 @@
 use super::{
     CalendarWindow, FixedWindow, Grant, LeakyBucket, Level, MAX_BUDGET, Micros, OpenRate,
     RateFacts, RateRule, Rule, SlidingWindow, TokenBucket, WarmUp, calendar_window, fixed_window,
-    leaky_bucket, sliding_window, token_bucket, warm_up,
+    leaky_bucket, sliding_window, stored::StoredBytes, token_bucket, warm_up,
 };
 use std::ops::Deref;
 
@@ -78,6 +78,15 @@ macro_rules! rates {
                         });
                         Open::$kind($module::Open::new(state, now, *rule))
                     })+
+                }
+            }
+        }
+
+        impl Algorithm {
+            /// Reads a state as the Lua half of the algorithm has written it; `None` if it has not.
+            pub(super) fn read(&self, bytes: &mut StoredBytes<'_>) -> Option<State> {
+                match self {
+                    $(Self::$kind(_) => $module::State::read(bytes).map(State::$kind),)+
                 }
             }
         }

@@ -1,7 +1,8 @@
 //! The rule of a limiter of either kind: permits of a rate, or permits that calls hold. It decides nothing.
 
 use super::{
-    Algorithm, Concurrency, DataLoss, Grant, Level, Micros, Open, OpenRate, State, concurrency,
+    Algorithm, Concurrency, DataLoss, Grant, Level, Micros, Open, OpenRate, Returns, State,
+    concurrency,
 };
 use smallvec::SmallVec;
 
@@ -142,6 +143,14 @@ impl Rule {
     /// The length of a window, µs; 0 for rules without windows.
     pub fn window(&self) -> Micros {
         self.as_rate().map_or(0, |rate| rate.facts().window())
+    }
+
+    /// Whether all permits of a window come back at its end, and may be used up before.
+    pub fn has_reset(&self) -> bool {
+        let facts = self.as_rate().map(|rate| rate.facts());
+        facts.is_some_and(|facts| {
+            matches!(facts.returns, Returns::AtWindowEnd { .. }) && !facts.spaces_permits
+        })
     }
 
     /// The numbers of the rule for the script, in the order in which `rule` of its Lua twin reads them.

@@ -12,7 +12,9 @@ mod conversion;
 mod credit;
 mod holes;
 
-use super::{DataLoss, EXACT, Grant, MAX_BUDGET, Micros, ceil_div, gcd};
+use super::{
+    DataLoss, EXACT, Grant, MAX_BUDGET, Micros, STATE_VERSION, ceil_div, gcd, stored::StoredBytes,
+};
 use conversion::Conversion;
 use credit::Credit;
 pub(super) use holes::drop_shortest_above_bound;
@@ -97,6 +99,12 @@ impl Pace {
         })
     }
 
+    /// The pace of a stored state; `None` for numbers that no rule has.
+    pub(super) fn stored(per: i64, den: i64, most: i64) -> Option<Self> {
+        let full = per.checked_mul(most).filter(|full| *full < EXACT);
+        (den >= 1 && per >= den && most >= 1 && full.is_some()).then_some(Self { per, den, most })
+    }
+
     /// A permit in each `per` ticks, which are the unit of the line's clock.
     pub(super) const fn of_permits(per: i64, most: i64) -> Self {
         Self { per, den: 1, most }
@@ -169,6 +177,18 @@ impl State {
     pub(super) fn used_up(pace: Pace, loss: DataLoss, now: Micros) -> Self {
         let (whole, ticks, holes) = (loss.until(), 0, Vec::new());
         Self { pace, whole, ticks, born: now, written: now, credit: None, holes }
+    }
+
+    /// Reads a state as the Lua twin writes it.
+    pub(super) fn read(bytes: &mut StoredBytes<'_>) -> Option<Self> {
+        let [version, kind] = bytes.bytes()?;
+        let [per, den, most, whole, ticks, born, written] = bytes.integers()?;
+        let has_credit = kind.is_ascii_lowercase();
+        let credit = if has_credit { Some(Box::new(Credit::read(bytes)?)) } else { None };
+        let holes = bytes.rest()?.into_iter().map(|[start, end]| (start, end)).collect();
+        let pace = Pace::stored(per, den, most)?;
+        let is_one = version == STATE_VERSION && (0..den).contains(&ticks);
+        is_one.then_some(Self { pace, whole, ticks, born, written, credit, holes })
     }
 
     /// When the state came into being, µs of the store's clock.

@@ -23,8 +23,9 @@ mod curve;
 
 use super::{
     Algorithm, DataLoss, EXACT, Grant, Level, MAX_BUDGET, Micros, OpenRate, RateFacts, RateRule,
-    Returns, ceil_div,
+    Returns, STATE_VERSION, ceil_div,
     nanohertz::Nanohertz,
+    stored::StoredBytes,
     timeline::{Pace, drop_shortest_above_bound},
 };
 use curve::{Hole, converted, converted_holes};
@@ -188,6 +189,19 @@ impl RateRule for WarmUp {
 // === impl State ===
 
 impl State {
+    /// Reads a state as the Lua twin writes it.
+    pub(super) fn read(bytes: &mut StoredBytes<'_>) -> Option<Self> {
+        let [version, _kind] = bytes.bytes()?;
+        let [per, den, most, window, factor] = bytes.integers()?;
+        let [whole, ticks, born, written, cold] = bytes.integers()?;
+        let holes = bytes.rest()?.into_iter().map(|[start, end, cold]| Hole { start, end, cold });
+        let holes = holes.collect();
+        let rule = WarmUp { pace: Pace::stored(per, den, most)?, window, factor };
+        let is_one = version == STATE_VERSION && (0..den).contains(&ticks);
+        let has_curve = window >= 1 && factor > 1000 && (0..=window).contains(&cold);
+        (is_one && has_curve).then_some(Self { rule, whole, ticks, born, written, cold, holes })
+    }
+
     /// When the state came into being, µs of the store's clock.
     pub(super) fn born(&self) -> Micros {
         self.born

@@ -2,8 +2,8 @@
 //! blocks of permits are above it. Decides nothing.
 
 use super::{
-    BoxFuture, Entry, Note, NoteChange, Reply, ScanPlace, ScanStep, StoreError, calls::Calls,
-    hash_tag,
+    BoxFuture, Checks, Entry, Note, NoteChange, Reply, ScanPlace, ScanStep, StateCopy, StoreError,
+    calls::Calls, hash_tag,
 };
 use crate::algorithm::Micros;
 use std::{fmt, future::ready, sync::Arc, time::Duration};
@@ -83,6 +83,16 @@ pub trait Backend: Send + Sync + fmt::Debug {
         _prefix: Arc<str>,
         _place: ScanPlace,
     ) -> BoxFuture<Result<ScanStep, StoreError>> {
+        Box::pin(ready(Err(StoreError::NotConnected)))
+    }
+
+    /// Copies the states of `checks`, the limiters of one request, as they are at one instant. A store that copies none is never
+    /// connected.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the store gave no answer.
+    fn copy_states(&self, _checks: Checks) -> BoxFuture<Result<StateCopy, StoreError>> {
         Box::pin(ready(Err(StoreError::NotConnected)))
     }
 

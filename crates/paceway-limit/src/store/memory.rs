@@ -2,6 +2,7 @@
 
 mod backend;
 mod changes;
+mod copies;
 mod debts;
 mod gates;
 mod locked;
@@ -187,7 +188,7 @@ impl MemoryStore {
         }
     }
 
-    fn decide_at(
+    pub(super) fn decide_at(
         &self,
         now: Micros,
         checks: &Checks,

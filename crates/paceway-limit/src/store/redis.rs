@@ -6,6 +6,7 @@ mod answer;
 mod call;
 mod claims;
 mod cluster;
+mod copy;
 mod epoch;
 mod groups;
 mod identity;
@@ -38,8 +39,8 @@ pub use transport::fuzzing;
 pub use url::RedisUrl;
 
 use super::{
-    Backend, Beat, BoxFuture, Entry, Heartbeat, Note, NoteChange, Pauses, Placement, Reply,
-    ScanPlace, ScanStep, StoreError, calls::Calls,
+    Backend, Beat, BoxFuture, Checks, Entry, Heartbeat, Note, NoteChange, Pauses, Placement, Reply,
+    ScanPlace, ScanStep, StateCopy, StoreError, calls::Calls,
 };
 use crate::log::{Permit, Throttle};
 use answer::ScriptReply;
@@ -317,6 +318,11 @@ impl Backend for RedisStore {
     fn scan(&self, prefix: Arc<str>, place: ScanPlace) -> BoxFuture<Result<ScanStep, StoreError>> {
         let store = self.clone();
         Box::pin(async move { store.scan_names(&prefix, place).await })
+    }
+
+    fn copy_states(&self, checks: Checks) -> BoxFuture<Result<StateCopy, StoreError>> {
+        let store = self.clone();
+        Box::pin(async move { store.copy_at(None, &checks).await })
     }
 
     fn inspect(&self) -> BoxFuture<()> {

@@ -24,6 +24,8 @@ pub struct TenantLevel {
     /// The permits that it was granted since it is known. A tenant is forgotten when none of its requests waits and it is
     /// not ahead of its share.
     pub granted: u64,
+    /// How far it is ahead of its share, in the virtual time of [`Turns`](crate::algorithm::fair::Turns).
+    pub lead: i64,
 }
 
 // === impl TenantLevel ===

@@ -198,6 +198,11 @@ impl Queue {
         Some(self.waiting.get(&number)?.slot.at)
     }
 
+    /// The instants of the slots of all requests that wait, in order.
+    pub fn slots(&self) -> impl Iterator<Item = Micros> {
+        self.slots.iter().map(|(at, _)| *at)
+    }
+
     /// The requests that have to move so that a request with this `deadline` gets a slot, if a slot at `goal` is free; `None`
     /// if there is no way. `but` do not move.
     pub fn chain(

@@ -227,6 +227,7 @@ function M.tenants(k, horizon)
     replies.push_text(tenant.name)
     replies.push_pair(tenant.class, tenant.weight)
     replies.push_pair(tenant.waiting, tenant.granted)
+    replies.push(tenant.start - q[tenant.class].now)
   end
 end
 

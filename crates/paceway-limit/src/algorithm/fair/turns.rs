@@ -64,6 +64,23 @@ pub struct Claim {
     pub cost: i64,
 }
 
+/// A tenant as operators see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KnownTenant<'t> {
+    /// The priority of its requests.
+    pub priority: Priority,
+    /// Its name.
+    pub name: &'t Arc<str>,
+    /// The weight of its last request.
+    pub weight: i64,
+    /// How many of its requests wait.
+    pub waiting: usize,
+    /// The permits that it was granted since it is known.
+    pub granted: i64,
+    /// How far it is ahead of its share, in virtual time.
+    pub lead: i64,
+}
+
 /// The requests that wait for one limiter, and whose turn it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Turns {
@@ -117,14 +134,23 @@ impl Turns {
         tenants.flat_map(move |tenant| tenant.waiting.iter().take(each).map(|(number, _)| *number))
     }
 
-    /// The tenants with waiting requests, and those that are ahead of their shares: priority, name, weight, number of
-    /// waiting requests, permits granted.
-    pub fn known(&self) -> impl Iterator<Item = (Priority, &Arc<str>, i64, usize, i64)> {
+    /// The tenants with waiting requests, and those that are ahead of their shares.
+    pub fn known(&self) -> impl Iterator<Item = KnownTenant<'_>> {
         Priority::ALL.into_iter().zip(&self.classes).flat_map(|(priority, class)| {
-            class.tenants.iter().map(move |(name, tenant)| {
-                (priority, name, tenant.weight, tenant.waiting.len(), tenant.granted)
+            class.tenants.iter().map(move |(name, tenant)| KnownTenant {
+                priority,
+                name,
+                weight: tenant.weight,
+                waiting: tenant.waiting.len(),
+                granted: tenant.granted,
+                lead: tenant.start - class.now,
             })
         })
+    }
+
+    /// Lets a tenant with waiting requests be ahead of its share as it was in other turns.
+    pub fn set_lead(&mut self, tenant: &Arc<str>, priority: Priority, lead: i64) {
+        self.classes[priority as usize].set_lead(tenant, lead);
     }
 
     /// The numbers of all requests in their order, beginning with [`Self::first`], if no other comes.

@@ -1,7 +1,7 @@
 //! The permits taken in the windows of one period. A section does not know the limit: its caller decides how
 //! many permits are too many.
 
-use crate::algorithm::{Grant, MAX_HOLES, Micros, ceil_div};
+use crate::algorithm::{Grant, MAX_HOLES, Micros, ceil_div, stored::StoredBytes};
 use smallvec::SmallVec;
 
 /// The greatest count of a window; it keeps all arithmetic exact. A window that has reached it refuses
@@ -36,6 +36,17 @@ pub(super) struct Run {
 // === impl Section ===
 
 impl Section {
+    /// Reads a section as the Lua twin writes it.
+    pub(super) fn read(bytes: &mut StoredBytes<'_>) -> Option<Self> {
+        let [period, asked, limit, since, source] = bytes.integers()?;
+        let runs = bytes.count()?;
+        let runs = bytes.list(runs)?.into_iter().map(|[first, last, count]| {
+            (first <= last && count >= 0).then_some(Run { first, last, count })
+        });
+        let runs = runs.collect::<Option<_>>()?;
+        (period >= 1).then_some(Self { period, asked, limit, since, source, runs })
+    }
+
     /// A section without permits.
     pub(super) fn new(period: Micros, asked: Micros) -> Self {
         Self { period, asked, limit: 0, since: 0, source: 0, runs: SmallVec::new() }

@@ -1,7 +1,7 @@
 //! The permits that a sliding window remembers, and the questions that the rule asks about them: how many there are up
 //! to an instant, and when the permit of a number was granted. Twin of `sliding_window/state.lua`.
 
-use crate::algorithm::{EXACT, MAX_HOLES, Micros, ceil_div};
+use crate::algorithm::{EXACT, MAX_HOLES, Micros, STATE_VERSION, ceil_div, stored::StoredBytes};
 use std::{collections::VecDeque, mem};
 
 /// How many rules are remembered beside the last one while their grants count. When one more is used, the rule that
@@ -79,6 +79,29 @@ impl Law {
 // === impl State ===
 
 impl State {
+    /// Reads a state as the Lua twin writes it. Slots after its last one are of former writes.
+    pub(in crate::algorithm) fn read(bytes: &mut StoredBytes<'_>) -> Option<Self> {
+        let [version, _kind] = bytes.bytes()?;
+        let [born, floor, base, _last, _total, span] = bytes.integers()?;
+        let [most, count, closed_span, _lives] = bytes.integers()?;
+        let (past, ring) = (bytes.count()?, bytes.count()?);
+        let (ahead, others) = (usize::from(bytes.short()?), usize::from(bytes.short()?));
+        bytes.skip(past.checked_mul(16)?)?;
+        let ring = bytes.list(ring)?.into_iter().map(|[at, number]| (at, number)).collect();
+        let ahead = bytes.list(ahead)?.into_iter().map(|[at, permits]| (at, permits)).collect();
+        let law = |[count, span]: [i64; 2]| Law { count, span };
+        let laws = bytes.list(others)?;
+        let past = laws.first().copied().map(law).unwrap_or_default();
+        let pairs = laws.get(1..).unwrap_or_default().as_chunks().0.iter();
+        let others: Vec<_> = pairs.map(|[own, [last, _]]| (law(*own), *last)).collect();
+        let closed_by = law([count, closed_span]);
+        let is_law = |law: &Law| law.count >= 1 && law.span >= 1;
+        let has_laws = is_law(&closed_by) && others.iter().all(|(law, _)| is_law(law));
+        let is_one = version == STATE_VERSION && span >= 1 && base >= 0;
+        let state = Self { born, floor, base, ring, ahead, span, most, closed_by, others, past };
+        (is_one && has_laws).then_some(state)
+    }
+
     /// When the state came into being, µs of the store's clock.
     pub(in crate::algorithm) fn born(&self) -> Micros {
         self.born

@@ -13,7 +13,7 @@
 //!
 //! When no request waits any more, the tail moves back by the credit.
 
-use super::{EXACT, Grant, Micros, Pace, State, Timeline, ceil_div};
+use super::{EXACT, Grant, Micros, Pace, State, StoredBytes, Timeline, ceil_div};
 
 /// The starts of permits that are taken from the credit are below this, so that none can be mistaken for one on the line.
 const FROM_CREDIT: i64 = -EXACT / 4;
@@ -43,6 +43,14 @@ pub(super) struct Credit {
 // === impl Credit ===
 
 impl Credit {
+    /// Reads a credit as the Lua twin writes it.
+    pub(super) fn read(bytes: &mut StoredBytes<'_>) -> Option<Self> {
+        let [moved, promised, with_gap, mark, with_free, until, reach] = bytes.integers()?;
+        let (gap, free) = (with_gap - promised, with_free - mark);
+        let is_one = gap >= 0 && free >= 0 && reach >= until;
+        is_one.then_some(Self { free, until, reach, moved, mark, promised, gap })
+    }
+
     pub(super) fn has_moved(credit: Option<&Self>) -> bool {
         credit.is_some_and(|credit| credit.moved + credit.free > 0)
     }

@@ -5,8 +5,8 @@ use crate::{
     algorithm::{Micros, concurrency::Ticket, reserve},
     store::{
         Answer, Backend, BoxFuture, Check, Checks, Decision, Entry, Note, NoteChange, Pause,
-        Pauses, Reply, ScanPlace, ScanStep, Source, Store, StoreAdmin, StoreError, batch::releases,
-        calls::Calls, settlement,
+        Pauses, Reply, ScanPlace, ScanStep, Source, StateCopy, Store, StoreAdmin, StoreError,
+        batch::releases, calls::Calls, settlement,
     },
 };
 use std::sync::Arc;
@@ -98,5 +98,9 @@ impl Backend for MemoryStore {
 
     fn scan(&self, prefix: Arc<str>, place: ScanPlace) -> BoxFuture<Result<ScanStep, StoreError>> {
         Box::pin(std::future::ready(Ok(self.scan_names(&prefix, &place))))
+    }
+
+    fn copy_states(&self, checks: Checks) -> BoxFuture<Result<StateCopy, StoreError>> {
+        Box::pin(std::future::ready(Ok(self.copy_at(self.now(), &checks))))
     }
 }

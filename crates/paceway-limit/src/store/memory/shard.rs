@@ -14,6 +14,7 @@ use crate::{
         Algorithm, DataLoss, Micros, Open, OpenRule, Rule, RuleState, State, TokenBucket,
         fair::Queue,
         gate::OpenGate,
+        stored::StoredRate,
         timeline::{self, Pace},
         token_bucket,
     },
@@ -109,6 +110,27 @@ impl Shard {
             Aside::State(_, state) => Some(state),
             Aside::Holes(_) => None,
         }
+    }
+
+    /// The state of a rate and its gate, as they are kept.
+    pub(super) fn stored(&self, print: Print) -> StoredRate {
+        let kept = self.find(print).and_then(|place| self.states.get(place));
+        let pace = kept.and_then(|kept| self.paces.get(kept.kind.pace()?));
+        let aside = kept.and_then(|kept| self.asides.get(kept.place_aside()?));
+        let state = match (kept, pace, aside) {
+            (Some(kept), Some(pace), Some(Aside::Holes(holes))) => {
+                Some(State::TokenBucket(kept.packed.unpack(*pace, holes.clone())))
+            }
+            (Some(kept), Some(pace), _) => {
+                Some(State::TokenBucket(kept.packed.unpack(*pace, Vec::new())))
+            }
+            (_, _, Some(Aside::State(_, state))) => match &**state {
+                RuleState::Rate(state) => Some(state.clone()),
+                RuleState::Permits(_) => None,
+            },
+            _ => None,
+        };
+        StoredRate { gate: self.gates.get(print), state }
     }
 
     /// Opens the state of a token bucket; `None` if the position holds none that is packed and counts.

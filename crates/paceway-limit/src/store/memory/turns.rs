@@ -220,7 +220,11 @@ impl MemoryStore {
     }
 
     /// Works on the queue of a limiter; `None` if no request waits there.
-    fn in_queue<T>(&self, check: &Check, work: impl FnOnce(&mut Queue) -> T) -> Option<T> {
+    pub(super) fn in_queue<T>(
+        &self,
+        check: &Check,
+        work: impl FnOnce(&mut Queue) -> T,
+    ) -> Option<T> {
         let own = self.print(&check.key);
         let mut shard = self.lock(own);
         let shared = check.overflow.as_ref().map(|shared| self.print(shared));
@@ -250,12 +254,13 @@ impl MemoryStore {
 }
 
 fn levels(turns: &Turns) -> Vec<TenantLevel> {
-    let known = turns.known().map(|(priority, tenant, weight, waiting, granted)| TenantLevel {
-        tenant: tenant.clone(),
-        weight,
-        priority,
-        waiting: waiting as u64,
-        granted: granted.unsigned_abs(),
+    let known = turns.known().map(|tenant| TenantLevel {
+        tenant: tenant.name.clone(),
+        weight: tenant.weight,
+        priority: tenant.priority,
+        waiting: tenant.waiting as u64,
+        granted: tenant.granted.unsigned_abs(),
+        lead: tenant.lead,
     });
     known.collect()
 }

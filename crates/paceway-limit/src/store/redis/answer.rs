@@ -207,6 +207,7 @@ fn read_tenants(count: i64, numbers: &mut Numbers<'_>) -> Option<Vec<TenantLevel
             weight: numbers.next()?,
             waiting: u64::try_from(numbers.next()?).ok()?,
             granted: u64::try_from(numbers.next()?).ok()?,
+            lead: numbers.next()?,
         });
     }
     TenantLevel::sort(&mut tenants);

@@ -171,6 +171,18 @@ impl Epochs {
         }
     }
 
+    /// Returns the greatest instant of the store's clock that was seen on a lane.
+    pub(super) fn last_instant(&self, lane: &str) -> Micros {
+        self.known.lock().lanes.get(lane).map_or(0, |lane| lane.seen)
+    }
+
+    /// Returns the instant of the last loss of data on a lane, as far as this process knows.
+    pub(super) fn lost_at(&self, lane: &str) -> Option<Micros> {
+        let known = self.known.lock();
+        let epoch = known.lanes.get(lane)?.epoch;
+        epoch.lost.then_some(epoch.at)
+    }
+
     /// Notes the clock of a server that is no Cluster, and returns the store's.
     pub(super) fn see_server(&self, clock: Micros) -> Micros {
         let mut known = self.known.lock();

@@ -52,7 +52,7 @@ pub(super) const MOVE_UP: EntryForm = form(b'U', "move_up", &["budget"], Some("g
 pub(super) const CONFIRM: EntryForm = form(b'C', "confirm", &["at", "number"], None);
 /// Replies 1; 0 if it did not wait.
 pub(super) const LEAVE: EntryForm = form(b'V', "leave", &["at", "number"], None);
-/// The tenants of the queue whose first key has this number. Replies their number, and for each `class weight waiting granted`;
+/// The tenants of the queue whose first key has this number. Replies their number, and for each `class weight waiting granted lead`;
 /// its name is among the texts.
 pub(super) const TENANTS: EntryForm = form(b'N', "tenants", &["queue", "horizon"], None);
 /// Replies 1; 0 if there was no such grant; 2 if a waiter was notified.

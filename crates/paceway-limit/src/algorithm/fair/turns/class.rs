@@ -143,6 +143,14 @@ impl Class {
         Some(())
     }
 
+    pub(super) fn set_lead(&mut self, name: &Arc<str>, lead: i64) {
+        self.leave(name);
+        if let Some(tenant) = self.tenants.get_mut(name) {
+            tenant.start = self.now + lead;
+        }
+        self.enter(name);
+    }
+
     /// Sorts a tenant in again after one of its requests has left.
     fn left(&mut self, name: &Arc<str>) {
         let Some(tenant) = self.tenants.get(name) else { return };
