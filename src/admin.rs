@@ -3,6 +3,7 @@
 
 mod access;
 mod dashboard;
+mod estimate;
 mod keys;
 mod limiters;
 mod overrides;
@@ -12,6 +13,7 @@ mod pages;
 mod reload;
 mod shown;
 mod tenants;
+mod used_up;
 
 use crate::{
     answer::PACEWAY_ORIGIN,
@@ -47,6 +49,7 @@ use std::{
     time::Duration,
 };
 use tokio::{runtime::RuntimeMetrics, task::spawn_blocking};
+pub(crate) use used_up::QuotaPaces;
 
 /// The gateway as one request of an operator sees it.
 #[derive(Clone)]
@@ -70,6 +73,8 @@ pub struct AdminParts {
     pub draining: Arc<AtomicBool>,
     /// The runtimes of the workers, whose tasks are counted.
     pub runtimes: Vec<RuntimeMetrics>,
+    /// The paces at which the quotas of windows are used.
+    pub quotas: QuotaPaces,
 }
 
 /// Returns the router of all admin pages; [`pages`] lists them for operators. The current runtime keeps the history that the
@@ -108,6 +113,7 @@ pub fn router(parts: AdminParts) -> Router {
         .route("/limiters/{name}/keys/", any(limiters::no_key))
         .route("/limiters/{name}/keys/{key}", get(limiters::one_key).delete(limiters::reset_key))
         .route("/limiters/{name}/tenants", get(tenants::list))
+        .route("/limiters/{name}/estimate", post(estimate::estimate))
         .route("/limiters/{name}/acquire", post(limiters::acquire))
         .route("/limiters/{name}/renew", post(limiters::renew))
         .route("/limiters/{name}/release", post(limiters::release))
@@ -147,6 +153,11 @@ async fn measured(State(admin): State<Admin>) -> impl IntoResponse {
     for (plan, level) in limiters::levels(&admin).await {
         // A level that the store does not report now keeps its last value; the store's metrics show the reason.
         let Some(Ok(each)) = level else { continue };
+        if let Some(quota) = &plan.metrics.quota
+            && let Some(end) = admin.quotas.note(&plan.current(), &each)
+        {
+            quota.set(end.reset, end.used_up);
+        }
         if let Some(rate) = &plan.metrics.rate
             && let Some(now) = slowest_per_second(&plan.limiter.rates, &each)
         {

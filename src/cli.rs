@@ -6,6 +6,7 @@ mod change;
 mod check;
 mod config_file;
 mod demo;
+mod estimate;
 mod exec;
 mod explain;
 mod flags;
@@ -29,6 +30,7 @@ use ca::CaArgs;
 use change::{ChangeArgs, KeyArgs};
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
+use estimate::EstimateArgs;
 use exec::ExecArgs;
 use explain::ExplainArgs;
 use run::RunArgs;
@@ -117,6 +119,8 @@ enum Command {
         #[command(flatten)]
         admin: AdminArgs,
     },
+    /// Show when a number of calls would be sent, without sending or charging any.
+    Estimate(EstimateArgs),
     /// Make a running gateway read its configuration again.
     Reload(AdminArgs),
     /// Pause a limiter on all gateways: it grants nothing until the end.
@@ -176,6 +180,7 @@ pub fn main() -> ExitCode {
         Command::Health(args) => health::health(&args),
         Command::Status(args) => status::status(&args),
         Command::Top { sort, limit, once, admin } => top::top(&admin, sort, limit, once),
+        Command::Estimate(args) => estimate::estimate(&args),
         Command::Reload(args) => reload::reload(&args),
         Command::Pause { name, change } => change::pause(&name, &change),
         Command::Resume { name, key, admin } => change::resume(&name, &key, &admin),
@@ -219,6 +224,7 @@ impl Command {
             Self::Health(_) => false,
             Self::Status(admin) | Self::Reload(admin) => admin.json,
             Self::Top { admin, .. } | Self::Resume { admin, .. } => admin.json,
+            Self::Estimate(args) => args.prints_json(),
             Self::Pause { change, .. } | Self::Set { change, .. } => change.prints_json(),
             Self::Run(_) | Self::Init { .. } | Self::Schema | Self::Demo { .. } | Self::Man => {
                 false

@@ -14,6 +14,7 @@ mod times;
 
 pub use counts::{Decisions, Outcomes, Statuses};
 pub(crate) use declared::*;
+pub(crate) use handles::QuotaMetrics;
 pub use handles::{
     ConnectionMetrics, LimiterMetrics, RouteMetrics, SettledPermits, UpstreamMetrics, addresses,
     begin, config_reloads, service_label, store, store_health, store_pace,

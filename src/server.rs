@@ -213,9 +213,8 @@ impl Server {
         let ports = iter::once((door, data)).chain(forward.map(|port| (Door::Forward, port)));
         // Before the first client: a signal that comes before this ends the process at once.
         let stop = Stop::of(beside)?;
-        let own = addresses.all();
         let forward_door = || {
-            let settings = self.forward.as_ref()?;
+            let (settings, own) = (self.forward.as_ref()?, addresses.all());
             Some(Arc::new(settings.door(&live.plan().config, &live.sockets(), &own)))
         };
         let parts =
@@ -230,6 +229,7 @@ impl Server {
             health: source.health(),
             draining: shutdown.stopping.clone(),
             runtimes,
+            quotas: Default::default(),
         };
         let timeouts = AdminTimeouts::of(live.plan().config.client);
         let pages = admin::router(admin);

@@ -33,6 +33,9 @@ const OPEN: [&str; 3] = ["/metrics", "/healthz", "/readyz"];
 /// The page whose answer never ends. A web page elsewhere could use up the viewers that it may have.
 const EVENTS: &str = "/events";
 
+/// The end of the page that computes for a while and changes nothing, although it has a body.
+const ESTIMATE: &str = "/estimate";
+
 /// The most characters of the reason that an operator gives for a change.
 pub(super) const MOST_REASON: usize = 500;
 
@@ -109,14 +112,15 @@ fn judge(
     uri: &Uri,
     headers: &HeaderMap,
 ) -> Result<Operator, PageError> {
-    let is_change = ![Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
+    let is_estimate = *method == Method::POST && uri.path().ends_with(ESTIMATE);
+    let is_change = !is_estimate && ![Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
     let is_open = !is_change && OPEN.contains(&uri.path());
     // The dashboard asks for the token itself.
     let is_form = !is_change
         && (uri.path().starts_with(ASSETS) || uri.path() == "/" && accepts(headers, "text/html"));
     let forbidden = |why: String| PageError(StatusCode::FORBIDDEN, why);
-    if uri.path() == EVENTS && is_of_another_page(headers) {
-        return Err(forbidden("a page of another origin may not follow this side".into()));
+    if (is_estimate || uri.path() == EVENTS) && is_of_another_page(headers) {
+        return Err(forbidden("a page of another origin may not use this page".into()));
     }
     let mut operator =
         Operator { address, has_token: false, may_change: address.is_loopback(), reason: None };
@@ -234,6 +238,7 @@ mod tests {
 
     const GET: Method = Method::GET;
     const PUT: Method = Method::PUT;
+    const POST: Method = Method::POST;
 
     #[rstest]
     #[case::loopback("127.0.0.1", PUT, "/limiting", &[("host", "127.0.0.1:9090")], 200)]
@@ -261,6 +266,10 @@ mod tests {
     #[case::other_viewer("127.0.0.1", GET, "/events", &[("host", "127.0.0.1"), ("sec-fetch-site", "cross-site")], 403)]
     #[case::viewer("127.0.0.1", GET, "/events", &[("host", "127.0.0.1"), ("sec-fetch-site", "same-origin")], 200)]
     #[case::rebound_page("127.0.0.1", GET, "/", &[("host", "evil.example")], 403)]
+    #[case::estimates("10.0.0.7", POST, "/limiters/a/estimate", &[("host", "10.0.0.1:9090")], 200)]
+    #[case::acquires("10.0.0.7", POST, "/limiters/a/acquire", &[("host", "10.0.0.1:9090")], 403)]
+    #[case::other_estimate("127.0.0.1", POST, "/limiters/a/estimate", &[("host", "127.0.0.1"), ("origin", "https://a")], 403)]
+    #[case::rebound_estimate("127.0.0.1", POST, "/limiters/a/estimate", &[("host", "evil.example")], 403)]
     #[case::own_page("127.0.0.1", PUT, "/limiting", &[("host", "127.0.0.1:1"), ("origin", "http://127.0.0.1:1")], 200)]
     fn checks_access_without_a_token(
         #[case] address: &str,
@@ -305,6 +314,9 @@ mod tests {
     #[case::lists_pages(GET, "/", &[("accept", "*/*")], [200, 401])]
     #[case::its_files(GET, "/assets/main.js", &[], [200, 200])]
     #[case::changes_nothing_there(PUT, "/", &[], [401, 401])]
+    #[case::estimates(POST, "/limiters/a/estimate", &[], [200, 401])]
+    #[case::acquires(POST, "/limiters/a/acquire", &[], [401, 401])]
+    #[case::other_estimate(POST, "/limiters/a/estimate", &[("authorization", "Bearer hunter2"), ("origin", "http://a")], [403, 403])]
     #[case::follows(GET, "/events", &[], [200, 401])]
     #[case::other_viewer(GET, "/events", &[("authorization", "Bearer hunter2"), ("origin", "http://a")], [403, 403])]
     #[case::no_page_of_that_name(GET, "/metrics/", &[], [200, 401])]

@@ -7,7 +7,7 @@ mod picture;
 mod viewers;
 mod waiting;
 
-use super::{Admin, AdminParts, page_error::PageError};
+use super::{Admin, AdminParts, limiters::levels_of, page_error::PageError};
 use crate::throttle::Timestamp;
 use axum::{
     Extension, Json,
@@ -29,6 +29,9 @@ use viewers::{MOST_VIEWERS, Viewers};
 
 /// The time between two pictures.
 const PERIOD: Duration = Duration::from_secs(1);
+
+/// The time between two looks at the quotas of windows, in ticks of the history: a minute.
+const QUOTA_TICKS: u64 = 12;
 
 /// Marks an answer that does not end by itself, so that its connection is not taken for one that waits for a request.
 #[derive(Debug, Clone, Copy)]
@@ -64,6 +67,9 @@ impl Dashboard {
                 history.tick(&parts.live);
                 history.number
             };
+            if number % QUOTA_TICKS == 0 {
+                note_quotas(&Admin::from_ref(&parts)).await;
+            }
             if number % fleet::TICKS == 0 {
                 self.fleet.describe(&parts).await;
             }
@@ -80,6 +86,16 @@ impl Dashboard {
                 return;
             }
             sleep_until(next).await;
+        }
+    }
+}
+
+/// Notes what is used of the quotas of windows, whether anyone reads the pages or not.
+async fn note_quotas(admin: &Admin) {
+    let with_quota = admin.plan.limiters.iter().filter(|plan| plan.metrics.quota.is_some());
+    for (plan, level) in levels_of(admin, with_quota).await {
+        if let Some(Ok(each)) = level {
+            admin.quotas.note(&plan.current(), &each);
         }
     }
 }

@@ -78,7 +78,7 @@ pub(super) async fn set(
     body: Bytes,
 ) -> Result<Json<Value>> {
     let plan = admin.limiter(&name)?;
-    let LimiterChange { rate, mode, pause, span, reason } = read(&body, RATE_CHANGE)?;
+    let LimiterChange { rate, mode, pause, span, reason } = read(&body, "change", RATE_CHANGE)?;
     if rate.is_none() && mode.is_none() && !pause {
         return Err(bad("name a change: `rate`, `mode`, or `\"pause\": true`"));
     }
@@ -114,7 +114,7 @@ pub(super) async fn set_of_key(
     body: Bytes,
 ) -> Result<Json<Value>> {
     let key = stored_key(&admin, &name, &key)?;
-    let KeyChange { rate, span, reason } = read(&body, RATE_CHANGE)?;
+    let KeyChange { rate, span, reason } = read(&body, "change", RATE_CHANGE)?;
     let rate = Some(Rates::One(word("rate", rate)?));
     let (span, reason) = (span_of(span)?, reason_of(reason)?);
     let by = operator.to_string();
@@ -176,7 +176,7 @@ pub(super) async fn set_limiting(
     Extension(operator): Extension<Operator>,
     body: Bytes,
 ) -> Result<Json<Value>> {
-    let LimitingChange { limiting, span, reason } = read(&body, SWITCH_CHANGE)?;
+    let LimitingChange { limiting, span, reason } = read(&body, "change", SWITCH_CHANGE)?;
     if !["on", "off"].contains(&limiting.as_str()) {
         return Err(bad("`limiting` is `on` or `off`"));
     }
@@ -201,12 +201,13 @@ pub(super) async fn remove_limiting(
 }
 
 /// Reads a body of JSON, whatever its content type says: curl names another one. An error shows the `example`.
-fn read<T: DeserializeOwned>(body: &[u8], example: &str) -> Result<T> {
+/// Reads the body of a page that wants a `kind` of body such as this `example`.
+pub(super) fn read<T: DeserializeOwned>(body: &[u8], kind: &str, example: &str) -> Result<T> {
     serde_json::from_slice(body).map_err(|error| {
         let why = if body.is_empty() {
-            format!("the body is empty; send a change such as {example}")
+            format!("the body is empty; send a {kind} such as {example}")
         } else {
-            format!("the body is no change such as {example}: {error}")
+            format!("the body is no {kind} such as {example}: {error}")
         };
         PageError(StatusCode::UNPROCESSABLE_ENTITY, why)
     })

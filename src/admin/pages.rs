@@ -12,7 +12,7 @@ use serde_json::json;
 pub(super) const ASSETS: &str = "/assets/";
 
 /// The methods of each page, its path, and a short description.
-const PAGES: [(&str, &str, &str); 21] = [
+const PAGES: [(&str, &str, &str); 22] = [
     ("GET", "/metrics", "metrics for Prometheus"),
     ("GET", "/healthz", "200 while the process lives"),
     ("GET", "/readyz", "200 when the gateway can serve, otherwise 503 with the reasons"),
@@ -35,6 +35,7 @@ const PAGES: [(&str, &str, &str); 21] = [
         "another rate for one key, on all gateways",
     ),
     ("GET", "/limiters/NAME/tenants", "the tenants that wait, with weight, priority and grants"),
+    ("POST", "/limiters/NAME/estimate", "when calls would be sent; takes no permits"),
     ("POST", "/limiters/NAME/acquire", "takes permits without a request to the gateway"),
     ("POST", "/limiters/NAME/renew", "renews a lease that acquire gave"),
     ("POST", "/limiters/NAME/release", "releases a lease that acquire gave"),

@@ -79,6 +79,11 @@ pub(super) fn state(
     show_rule(&mut state, limiter, rule);
     show_pause(&mut state, admin, plan, checks, level.as_ref());
     show_working(&mut state, limiter.highest(), &each);
+    let ends = plan.metrics.quota.as_ref().and_then(|_| admin.quotas.note(checks, &each));
+    if let Some(left) = ends.and_then(|ends| ends.used_up) {
+        state["used_up_ms"] = millis(left).into();
+        state["used_up_at"] = end(left).into();
+    }
     if let Some(left) = closed(admin, checks, level.as_ref()) {
         state["closed_ms"] = millis(left).into();
         state["closed_until"] = end(left).into();
@@ -99,6 +104,19 @@ pub(super) fn state(
         Some(Err(error)) => state["error"] = error.to_string().into(),
         None => {}
     }
+    show_store(&mut state, admin, plan, checks, has_level);
+    state
+}
+
+/// Writes what limits a limiter while its store gives no decisions.
+fn show_store(
+    state: &mut Value,
+    admin: &Admin,
+    plan: &LimiterPlan,
+    checks: &[Check],
+    has_level: bool,
+) {
+    let limiter = &plan.limiter;
     if let Some(health) = &admin.health {
         // The store may still answer reads while its decisions fail, for example on a replica.
         if let Some(why) = checks.iter().find_map(|check| health.failure(&check.key)) {
@@ -110,7 +128,6 @@ pub(super) fn state(
             state["share"] = share;
         }
     }
-    state
 }
 
 /// Writes what the configuration says of a limiter besides its rates.

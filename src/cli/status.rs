@@ -129,6 +129,9 @@ pub(super) fn notes(limiter: &Value) -> Vec<String> {
         let [since, why] = ["working_since", "working_reason"].map(|field| said(&limiter[field]));
         notes.push(format!("works at {rate} from {since}: {why}"));
     }
+    if let Some(at) = limiter["used_up_at"].as_str() {
+        notes.push(format!("its quota ends at {at}, at the pace of the last hour"));
+    }
     notes.extend(by(&limiter["override"]));
     for own in limiter["key_overrides"].as_array().into_iter().flatten() {
         notes.extend(by(own).map(|text| format!("key {}: {text}", said(&own["key"]))));

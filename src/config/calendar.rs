@@ -92,7 +92,7 @@ impl Calendar {
     }
 
     /// The rule of `count` permits in each window, with the instants around `now`. `None` unless `count` is legal.
-    pub(super) fn rule(&self, count: i64, now: Timestamp) -> Option<CalendarWindow> {
+    pub(crate) fn rule(&self, count: i64, now: Timestamp) -> Option<CalendarWindow> {
         let rule = CalendarWindow::new(count, self.resets(now))?;
         Some(if self.spread == Spread::Even { rule.even() } else { rule })
     }

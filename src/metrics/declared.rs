@@ -61,6 +61,10 @@ declare! {
     Gauge MAX_WAIT = "paceway_max_wait_seconds" by [ROUTE];
     /// Permits of a limiter that could be taken now.
     Gauge AVAILABLE = "paceway_limiter_available" by [LIMITER];
+    /// Seconds until the quota of a window is used up at the pace of the last hour; infinite if it lasts until its reset.
+    Gauge USED_UP = "paceway_limiter_used_up_seconds" by [LIMITER];
+    /// Seconds until the quota of a window begins again.
+    Gauge RESET = "paceway_limiter_reset_seconds" by [LIMITER];
     /// Permits a second of a limiter, by the slowest of its rates, as refusals have lowered it.
     Gauge RATE = "paceway_limiter_rate" by [LIMITER];
     /// Permits that an unused limiter grants at once; of `concurrency` all of them.

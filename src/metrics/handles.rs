@@ -3,14 +3,15 @@
 use super::{
     declared::{
         AVAILABLE, BUILD_INFO, CAPACITY, CONFIG_RELOADS, CONNECTIONS, CONNECTIONS_REFUSED, LATE,
-        LIMITER, MAX_WAIT, PAUSED, PAUSES, PERIOD, RATE, RETRIES, ROUTE, SERVICE, SETTLED,
+        LIMITER, MAX_WAIT, PAUSED, PAUSES, PERIOD, RATE, RESET, RETRIES, ROUTE, SERVICE, SETTLED,
         STORE_BLOCK_PERMITS, STORE_BREAKER, STORE_ERRORS, STORE_GATEWAYS, STORE_ROUND_TRIP,
         STORE_SECONDS, STORE_TIMEOUT, STORE_UP, TUNNELS, UPSTREAM, UPSTREAM_ADDRESSES,
-        UPSTREAM_CHECKS, UPSTREAM_EJECTIONS, UPSTREAM_THROTTLED, WAITING,
+        UPSTREAM_CHECKS, UPSTREAM_EJECTIONS, UPSTREAM_THROTTLED, USED_UP, WAITING,
     },
     labels::{Protocol, Refusal, RetryResult},
 };
 use crate::{
+    algorithm::Micros,
     store::{
         StoreError,
         batch::StoreMetrics,
@@ -39,6 +40,8 @@ pub struct LimiterMetrics {
     pub(crate) label: String,
     /// Permits that could be taken now, set at each scrape. `None` for a limiter that has a state for each key.
     pub available: Option<Gauge>,
+    /// When its quota ends, set at each scrape. `None` unless it has one state for all requests, with a window.
+    pub(crate) quota: Option<QuotaMetrics>,
     /// The permits a second of its slowest rate, without a key as refusals have lowered it at the last scrape;
     /// `None` without a rate.
     pub rate: Option<Gauge>,
@@ -54,6 +57,12 @@ pub struct LimiterMetrics {
     pub pauses: Counter,
     /// Permits that answers settled.
     pub settled: SettledPermits,
+}
+
+/// Handles for the end of the quota of one limiter with a window.
+pub(crate) struct QuotaMetrics {
+    reset: Gauge,
+    used_up: Gauge,
 }
 
 /// Handles for the permits of one limiter that were reserved for another cost than the true one.
@@ -114,6 +123,7 @@ impl LimiterMetrics {
     /// `has_rate` if it has a rate.
     pub fn new(limiter: &str, is_one: bool, has_rate: bool) -> Self {
         Self {
+            quota: None,
             rate: has_rate.then(|| RATE.level(&[limiter])),
             period: has_rate.then(|| PERIOD.level(&[limiter])),
             capacity: CAPACITY.level(&[limiter]),
@@ -127,6 +137,23 @@ impl LimiterMetrics {
                 owed: SETTLED.count(&[limiter, "debt"]),
             },
         }
+    }
+}
+
+// === impl QuotaMetrics ===
+
+impl QuotaMetrics {
+    /// Makes the handles for the limiter named `limiter`, whose quota lasts as far as is known.
+    pub(crate) fn new(limiter: &str) -> Self {
+        let (reset, used_up) = (RESET.level(&[limiter]), USED_UP.level(&[limiter]));
+        used_up.set(f64::INFINITY);
+        Self { reset, used_up }
+    }
+
+    /// Sets the times until the reset and until the quota is used up, µs; `None` if it lasts until the reset.
+    pub(crate) fn set(&self, reset: Micros, used_up: Option<Micros>) {
+        self.reset.set(reset as f64 / 1e6);
+        self.used_up.set(used_up.map_or(f64::INFINITY, |left| left as f64 / 1e6));
     }
 }
 

@@ -156,7 +156,12 @@ impl Metric {
         for (labels, series) in series.iter() {
             match series {
                 Series::Number(value) if matches!(kind, MetricKind::Gauge) => {
-                    self.write_value(text, labels, f64::from_bits(value.load(Relaxed)));
+                    let value = f64::from_bits(value.load(Relaxed));
+                    if value == f64::INFINITY {
+                        self.write_value(text, labels, "+Inf");
+                    } else {
+                        self.write_value(text, labels, value);
+                    }
                 }
                 Series::Number(value) => self.write_value(text, labels, value.load(Relaxed)),
                 Series::Times(times) => {

@@ -14,7 +14,7 @@ use crate::{
     config::{self, Config, Mode, Rate},
     key::{Parts, StateNames},
     limit::{duration, micros},
-    metrics::LimiterMetrics,
+    metrics::{LimiterMetrics, QuotaMetrics},
     path::PathRule,
     store::Check,
 };
@@ -84,7 +84,7 @@ impl LimiterPlan {
         let names = names.map(|rate| limiter.state_names(prefix, Some(instance), rate));
         let names: Vec<_> = names.collect();
         let checks = is_used.checks(limiter, &names);
-        let metrics = LimiterMetrics::new(&limiter.name, is_one, !limiter.rates.is_empty());
+        let mut metrics = LimiterMetrics::new(&limiter.name, is_one, !limiter.rates.is_empty());
         let key = limiter.margin_name(prefix, instance);
         let before = previous.limiter(&limiter.name).map(|(plan, i)| &plan.limiters[i]);
         let is_cluster = matches!(
@@ -102,7 +102,7 @@ impl LimiterPlan {
         let reserves = own
             .any(|charge| charge.cost.learns())
             .then(|| LearnedReserves::new(limiter.cost_names(prefix, instance)));
-        describe(limiter, &metrics);
+        describe(limiter, &mut metrics);
         let mut plan = Self {
             limiter: limiter.clone(),
             margin: margin.map(|margin| margin.taking_over(known)),
@@ -342,7 +342,9 @@ fn found_quota(rate: Nanohertz, start: Rate) -> Quota {
 }
 
 /// Sets the gauges that say what the limiter grants by its configuration.
-fn describe(limiter: &config::LimiterConfig, metrics: &LimiterMetrics) {
+fn describe(limiter: &config::LimiterConfig, metrics: &mut LimiterMetrics) {
+    let has_quota = metrics.available.is_some() && limiter.algorithms.iter().any(Rule::has_reset);
+    metrics.quota = has_quota.then(|| QuotaMetrics::new(&limiter.name));
     let per_second = |rate: &Rate| rate.count as f64 / rate.period.as_secs_f64();
     let slowest = limiter.rates.iter().min_by(|a, b| per_second(a).total_cmp(&per_second(b)));
     if let (Some(rate), Some(gauge), Some(period)) = (slowest, &metrics.rate, &metrics.period) {

@@ -70,7 +70,7 @@ async fn the_admin_side_lists_its_pages() {
             assert!(![404, 405].contains(&status), "{method} {real}: {status} {said}");
         }
     }
-    assert_eq!(pages.len(), 21, "{list}");
+    assert_eq!(pages.len(), 22, "{list}");
     assert_eq!(call(&gateway, "GET", "/none", &[]).await.0, 404);
 }
 

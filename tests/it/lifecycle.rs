@@ -153,7 +153,9 @@ pub(crate) const METRICS: [(&str, &str, &[&str]); 49] = [
 ];
 
 /// The metrics that appear only with the keys that they are for, such as `tracing`.
-pub(crate) const OPTIONAL_METRICS: [&str; 9] = [
+pub(crate) const OPTIONAL_METRICS: [&str; 11] = [
+    "paceway_limiter_used_up_seconds",
+    "paceway_limiter_reset_seconds",
     "paceway_store_states",
     "paceway_trace_spans_total",
     "paceway_certificate_expiry_timestamp_seconds",

@@ -37,6 +37,7 @@ mod clients;
 mod concurrency;
 mod connections;
 mod dashboard;
+mod estimate;
 mod decision_api;
 mod decisions;
 mod deploy;

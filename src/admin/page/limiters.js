@@ -95,6 +95,7 @@ function tags(limiter) {
   if (limiter.key) all.push([`for each ${limiter.key}`, ""]);
   if (limiter.scope !== "cluster") all.push([limiter.scope, ""]);
   if (limiter.next_reset) all.push([`resets ${limiter.next_reset}`, ""]);
+  if (limiter.used_up_at) all.push([`used up ${clock(limiter.used_up_at)}`, "held"]);
   if (limiter.spread) all.push(["flows evenly", ""]);
   if (limiter.auto) all.push(["learns", "info"]);
   if (limiter.share) all.push([`share of ${limiter.share.gateways}`, "held"]);
