@@ -236,7 +236,11 @@ async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {
         said["config"]["overrides_not_applied"] = unfit.into();
     }
     if let Some(limits) = limits {
-        said["limits_from"] = reload::limits(limits, &missing);
+        said["limits_from"] = reload::rows(limits, &missing);
+    }
+    let rates = reload::rates(&admin.live);
+    if !rates.is_empty() {
+        said["rates_from"] = rates.into();
     }
     if let Some(health) = &admin.health {
         said["store"] = store(health);

@@ -14,10 +14,11 @@ mod key_rates;
 mod keys;
 mod limit_row;
 mod limiter;
-mod limits_from;
+mod rows_from;
 mod lookalikes;
 mod mistake;
 mod quotes;
+mod rate_rows;
 mod raw;
 mod reader;
 #[doc(hidden)]
@@ -40,8 +41,10 @@ pub use http::{AnswerForm, ClientLimits, Limits, ServerTls};
 pub use key_rates::{KeyRule, KeyedRates};
 pub use limit_row::LimitRow;
 pub use limiter::{AutoRule, Charge, FailurePolicy, LimiterConfig, Mode, Scope};
-pub use limits_from::{DatabaseKind, DatabaseUrl, LimitsFrom, MissingLimiter};
 pub use mistake::{ConfigError, Mistake, Position};
+pub(crate) use rate_rows::MOST_RATES;
+pub use rate_rows::{RateRow, RateTables, UnfitRow};
+pub use rows_from::{DatabaseKind, DatabaseUrl, MissingLimiter, RowsFrom, RowsSource};
 pub use services::{
     DecisionsConfig, DescriptorRule, ForwardAuthConfig, OriginalRequest, Service, ServiceListener,
     Services,

@@ -28,7 +28,7 @@ pub mod learn;
 pub mod proxy;
 pub mod services;
 pub mod live;
-pub mod limits_from;
+pub mod rows;
 pub mod overrides;
 pub mod admin;
 pub mod server;

@@ -9,7 +9,7 @@ mod clusters;
 mod effective;
 mod error;
 mod file;
-mod limits_status;
+mod rows_status;
 mod outcome;
 mod parts;
 mod restart;
@@ -20,9 +20,9 @@ pub use clusters::{FormerClusters, clusters};
 pub use effective::UnfitOverride;
 pub use error::{ReloadError, UnusableUpstream};
 pub use file::{ConfigFile, ReadFile};
-pub use limits_status::LimitsStatus;
 pub use outcome::{LoadedConfig, MOST_RELOADS, ReloadNote, Reloaded};
 pub use parts::ConfigParts;
+pub use rows_status::RowsStatus;
 pub use watcher::watch_file;
 
 use crate::{
@@ -39,7 +39,10 @@ use certificates::Certificates;
 use file::Fingerprint;
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use std::sync::{Arc, OnceLock};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+};
 use tokio::{runtime::Handle, sync::watch, time::Instant};
 use tokio_rustls::rustls::ServerConfig;
 
@@ -70,7 +73,9 @@ pub struct Live {
     /// The overrides that the configuration cannot have.
     unfit: Mutex<Vec<UnfitOverride>>,
     /// The state of `limits_from`; `None` if the configuration has none.
-    limits: Mutex<Option<LimitsStatus>>,
+    limits: Mutex<Option<RowsStatus>>,
+    /// The state of each `rates_from`, by the names of their limiters.
+    rates: Mutex<BTreeMap<String, RowsStatus>>,
 }
 
 /// All that a change replaces, beside the plan.
@@ -126,6 +131,7 @@ impl Live {
             loaded: Mutex::new(loaded),
             unfit: Mutex::default(),
             limits: Mutex::default(),
+            rates: Mutex::default(),
             plan: ArcSwap::new(plan),
         })
     }
@@ -311,13 +317,27 @@ impl Live {
     }
 
     /// Notes the state of `limits_from`, for `/readyz`.
-    pub fn set_limits_status(&self, status: Option<LimitsStatus>) {
+    pub fn set_limits_status(&self, status: Option<RowsStatus>) {
         *self.limits.lock() = status;
     }
 
     /// The state of `limits_from`; `None` if the configuration has none.
-    pub fn limits_status(&self) -> Option<LimitsStatus> {
+    pub fn limits_status(&self) -> Option<RowsStatus> {
         self.limits.lock().clone()
+    }
+
+    /// Notes the state of `rates_from` of a limiter, for `/readyz`; `None` if it has none any more.
+    pub fn set_rates_status(&self, limiter: &str, status: Option<RowsStatus>) {
+        let mut rates = self.rates.lock();
+        match status {
+            Some(status) => drop(rates.insert(limiter.to_owned(), status)),
+            None => drop(rates.remove(limiter)),
+        }
+    }
+
+    /// The state of each `rates_from`, by the names of their limiters.
+    pub fn rates_status(&self) -> BTreeMap<String, RowsStatus> {
+        self.rates.lock().clone()
     }
 
     /// The result of the last reload, and the hash of the configuration that is in use.

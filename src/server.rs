@@ -42,11 +42,11 @@ pub(crate) use shutdown::BesideCommand;
 use crate::{
     admin::{self, AdminParts},
     config::{Config, Service},
-    limits_from::LimitsFollower,
     live::{ConfigParts, Live, ReadFile, watch_file},
     metrics,
     overrides::Overrides,
     plan::Plan,
+    rows,
     store::StoreAdmin,
     trace::{self, TraceExporter, Tracer},
 };
@@ -195,9 +195,7 @@ impl Server {
         let source = StoreSource::open(&plan, notified, Some(self.listen)).await?;
         let parts = ConfigParts::of(self.file);
         let live = Arc::new(Live::new(plan, parts, shares.upstreams, notifies)?);
-        let mut limits = LimitsFollower::new(live.clone());
-        limits.load().await;
-        tokio::spawn(limits.follow());
+        rows::begin(&live).await;
         if beside.is_none() {
             tokio::spawn(watch_file(live.clone(), signal(SignalKind::hangup()).map_err(system)?));
         }

@@ -5,9 +5,9 @@ use super::{
     access::Operator,
     page_error::{PageError, Result},
 };
-use crate::live::{LimitsStatus, Live, LoadedConfig, ReloadError};
+use crate::live::{Live, LoadedConfig, ReloadError, RowsStatus};
 use axum::{Extension, Json, extract::State, http::StatusCode};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::task::spawn_blocking;
 
 /// Reads the configuration again. The answer comes when all workers serve their next request by it.
@@ -59,9 +59,14 @@ pub(super) fn describe(loaded: LoadedConfig) -> Value {
     said
 }
 
-/// Describes the database of `limits_from`, how many of its rows are in use, and which limiters are missing.
-pub(super) fn limits(status: LimitsStatus, missing: &[String]) -> Value {
-    let LimitsStatus { up, error, loaded, rows, invalid } = status;
+/// Describes the source of each `rates_from`, by the names of their limiters.
+pub(super) fn rates(live: &Live) -> Map<String, Value> {
+    live.rates_status().into_iter().map(|(name, status)| (name, rows(status, &[]))).collect()
+}
+
+/// Describes the source of rows, how many of them are in use, and which limiters are missing.
+pub(super) fn rows(status: RowsStatus, missing: &[String]) -> Value {
+    let RowsStatus { up, error, loaded, rows, invalid } = status;
     let mut said = json!({ "up": up, "rows": rows, "invalid": invalid });
     if let Some(error) = error {
         said["error"] = error.into();

@@ -1,7 +1,10 @@
 //! `paceway check`: prints all mistakes of configurations, or a summary of one line for each.
 
 use super::{CommandError, USAGE, config_file, print, print_json};
-use crate::config::{Config, ConfigError};
+use crate::{
+    config::{Config, ConfigError},
+    rows,
+};
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, io::Write, path::PathBuf};
 
@@ -23,9 +26,9 @@ pub(super) fn check(files: &[PathBuf], offline: bool, json: bool) -> Result<(), 
             config_file::load(file).map(|config| (config, BTreeSet::new()))
         };
         if json {
-            shown.push(as_json(&name, &checked));
+            shown.push(as_json(&name, &checked, offline));
         } else {
-            say(&name, &checked)?;
+            say(&name, &checked, offline)?;
         }
         mistakes.extend(checked.err());
     }
@@ -41,9 +44,9 @@ pub(super) fn check(files: &[PathBuf], offline: bool, json: bool) -> Result<(), 
 }
 
 /// Prints the summary and the warnings of a configuration without mistakes.
-fn say(name: &str, checked: &Checked) -> Result<(), CommandError> {
+fn say(name: &str, checked: &Checked, offline: bool) -> Result<(), CommandError> {
     let Ok((config, unread)) = checked else { return Ok(()) };
-    for warning in warnings(config) {
+    for warning in warnings(config, offline) {
         // If stderr is closed, the error cannot be reported either.
         let _ = writeln!(std::io::stderr(), "{name}: warning: {warning}");
     }
@@ -56,18 +59,19 @@ fn say(name: &str, checked: &Checked) -> Result<(), CommandError> {
     print(&format!("{name}: ok: {}{unread}", config.summary()))
 }
 
-fn warnings(config: &Config) -> Vec<String> {
-    config.warnings().into_iter().chain(config.missing_warnings()).collect()
+fn warnings(config: &Config, offline: bool) -> Vec<String> {
+    let rates = if offline { Vec::new() } else { rows::with_files(config.clone()).flaws };
+    config.warnings().into_iter().chain(config.missing_warnings()).chain(rates).collect()
 }
 
-fn as_json(name: &str, checked: &Checked) -> Value {
+fn as_json(name: &str, checked: &Checked, offline: bool) -> Value {
     match checked {
         Ok((config, unread)) => json!({
             "file": name,
             "ok": true,
             "summary": config.summary(),
             "mistakes": [],
-            "warnings": warnings(config),
+            "warnings": warnings(config, offline),
             "not_read": unread,
         }),
         Err(error) => {

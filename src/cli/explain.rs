@@ -6,12 +6,16 @@ mod limiters;
 mod throttle;
 
 use super::{CommandError, load, print, print_json};
+use crate::{
+    config::RowsSource,
+    rows::{self, WithRates},
+};
 use explanation::Explanation;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Uri,
     header::{CONTENT_LENGTH, TRANSFER_ENCODING},
 };
-use std::{net::IpAddr, path::PathBuf};
+use std::{io::Write, net::IpAddr, path::PathBuf};
 
 /// The options of the command: a configuration and a request.
 #[derive(Debug, clap::Args)]
@@ -45,7 +49,19 @@ struct TypedRequest {
 }
 
 pub(super) fn explain(args: &ExplainArgs) -> Result<(), CommandError> {
-    let (config, json) = (load(&args.file)?, args.json);
+    let WithRates { config, flaws: mut notes } = rows::with_files(load(&args.file)?);
+    let json = args.json;
+    for limiter in &config.limiters {
+        let from = limiter.rates_from.as_ref().map(|own| &own.from.source);
+        if let Some(RowsSource::Database { .. }) = from {
+            let name = &limiter.name;
+            notes.push(format!("the database with the rates of keys of `{name}` is not read"));
+        }
+    }
+    for note in notes {
+        // If stderr is closed, the error cannot be reported either.
+        let _ = writeln!(std::io::stderr(), "note: {note}");
+    }
     let explanation = Explanation::of(&config, TypedRequest::of(args)?);
     if json {
         print_json(&serde_json::to_value(&explanation).map_err(anyhow::Error::new)?)?;

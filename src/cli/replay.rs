@@ -11,6 +11,7 @@ use crate::{
     algorithm::Micros,
     config::{AutoRule, Config},
     key::Template,
+    rows::{self, WithRates},
 };
 use anyhow::Context;
 use jiff::Timestamp;
@@ -28,7 +29,7 @@ pub(super) fn replay(file: &Path, log: &Path, json: bool) -> Result<(), CommandE
     if config_file::is_stdin(file) && config_file::is_stdin(log) {
         return Err(CommandError::usage("error: stdin is either the configuration or the log"));
     }
-    let config = load(file)?;
+    let WithRates { config, flaws } = rows::with_files(load(file)?);
     let mut reader = LogReader::new(open(log)?);
     let unreadable = || format!("cannot read {}", log.display());
     let mut next = reader.next().with_context(unreadable)?;
@@ -41,7 +42,8 @@ pub(super) fn replay(file: &Path, log: &Path, json: bool) -> Result<(), CommandE
     }
     simulation.finish();
     let lines = &reader.lines;
-    let notes = notes(&config, lines);
+    let mut notes = notes(&config, lines);
+    notes.extend(flaws);
     let time = |at| Timestamp::from_microsecond(at).map(|at| format!("{at:.3}")).ok();
     let (from, to) = (span.and_then(|(at, _)| time(at)), span.and_then(|(_, at)| time(at)));
     let decided = lines.json + lines.combined;

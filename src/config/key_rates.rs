@@ -12,6 +12,8 @@ pub(super) const MOST_PATTERNS: usize = 100;
 pub struct KeyedRates {
     /// Each rate once, with its rule.
     rules: Vec<KeyRule>,
+    /// The index of each rate in `rules`. All keys may have different ones.
+    places: HashMap<Rate, usize>,
     /// The index of the rule of each key, in the form that [`Template::fill`](crate::key::Template::fill) gives a key.
     exact: HashMap<String, usize>,
     /// Patterns with the indices of their rules, the longest pattern first.
@@ -43,21 +45,55 @@ struct KeyPattern {
 impl KeyedRates {
     /// Sets the rate of a key, or of the keys of a pattern. Returns whether that name had none.
     pub(super) fn add(&mut self, name: String, rule: KeyRule) -> bool {
-        let known = self.rules.iter().position(|own| own.rate == rule.rate);
-        let place = known.unwrap_or_else(|| {
-            self.rules.push(rule);
-            self.rules.len() - 1
-        });
         let Some(pattern) = KeyPattern::parse(&name) else {
-            return self.exact.insert(name, place).is_none();
+            if self.exact.contains_key(&name) {
+                return false;
+            }
+            let place = self.place_of(rule);
+            self.exact.insert(name, place);
+            return true;
         };
         if self.patterns.iter().any(|(own, _)| *own == pattern) {
             return false;
         }
+        let place = self.place_of(rule);
+        self.add_pattern(pattern, place);
+        true
+    }
+
+    /// Adds the rates of `others` whose names have none.
+    pub(super) fn add_missing(&mut self, others: &Self) {
+        for (name, place) in &others.exact {
+            if !self.exact.contains_key(name) {
+                let place = self.place_of(others.rules[*place]);
+                self.exact.insert(name.clone(), place);
+            }
+        }
+        for (pattern, place) in &others.patterns {
+            if self.patterns.iter().all(|(own, _)| own != pattern) {
+                let place = self.place_of(others.rules[*place]);
+                self.add_pattern(pattern.clone(), place);
+            }
+        }
+    }
+
+    /// The rule at a rate that some key has.
+    pub(super) fn rule_at(&self, rate: Rate) -> Option<Algorithm> {
+        self.places.get(&rate).map(|place| self.rules[*place].rule)
+    }
+
+    /// The index of a rule, which is added if its rate is new.
+    fn place_of(&mut self, rule: KeyRule) -> usize {
+        *self.places.entry(rule.rate).or_insert_with(|| {
+            self.rules.push(rule);
+            self.rules.len() - 1
+        })
+    }
+
+    fn add_pattern(&mut self, pattern: KeyPattern, place: usize) {
         let shorter = |(own, _): &(KeyPattern, usize)| own.letters() < pattern.letters();
         let at = self.patterns.iter().position(shorter).unwrap_or(self.patterns.len());
         self.patterns.insert(at, (pattern, place));
-        true
     }
 
     /// The index in [`Self::rules`] of the rule of a key: that of its name, or else of the longest pattern that it has; `None` for

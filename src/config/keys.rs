@@ -14,6 +14,7 @@ mod limiter;
 mod limits_from;
 mod observability;
 mod process;
+mod rates_from;
 mod route;
 mod rule_kind;
 mod services;
@@ -36,6 +37,7 @@ pub(super) use limiter::LIMITER;
 pub(super) use limits_from::LIMITS_FROM;
 pub(super) use observability::{ACCESS_LOG, LEVEL, LOG, TRACING};
 pub(super) use process::ROOT;
+pub(super) use rates_from::RATES_FROM;
 pub(super) use route::ROUTE;
 pub(super) use rule_kind::RuleKind;
 pub(super) use services::{DECISIONS, ENVOY_RATE_LIMIT, EXT_AUTHZ, FORWARD_AUTH, SERVICES};
@@ -46,7 +48,7 @@ pub(super) use tls::{CERTIFICATE, STORE_TLS, TLS};
 pub(super) use upstream::{HEALTH, UPSTREAM};
 
 /// The sections below the top of the file, in the order of the schema.
-pub(super) const SECTIONS: [&Keys; 31] = [
+pub(super) const SECTIONS: [&Keys; 32] = [
     &ADMIN,
     &ACCESS_LOG,
     &LOG,
@@ -74,6 +76,7 @@ pub(super) const SECTIONS: [&Keys; 31] = [
     &LIMITER,
     &FAIR,
     &FLOORS,
+    &RATES_FROM,
     &LIMITS_FROM,
     &CHARGE,
     &RESERVED_COST,

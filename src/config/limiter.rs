@@ -5,6 +5,7 @@ use super::{
     fair::{FairSharing, no_tenant},
     key_rates::{KeyRule, KeyedRates},
     keys::Choice,
+    rate_rows::{RatesFrom, UnfitRow},
     unit::Rate,
 };
 use crate::{
@@ -37,6 +38,10 @@ pub struct LimiterConfig {
     pub key: Option<Template>,
     /// The keys that have another rate.
     pub key_rates: Arc<KeyedRates>,
+    /// Where more of these rates come from; `None` for nowhere.
+    pub rates_from: Option<Arc<RatesFrom>>,
+    /// The rows of `rates_from` that it cannot have.
+    pub unfit_rows: Arc<[UnfitRow]>,
     /// The tenants that share its slots; `None` means first come, first served.
     pub fair: Option<FairSharing>,
     /// The permits that requests of lower priorities leave to those of higher ones.

@@ -10,7 +10,7 @@ mod forward;
 mod headers;
 mod key_rates;
 mod limiters;
-mod limits_from;
+mod rows_from;
 mod names;
 mod observability;
 mod rates;
@@ -24,6 +24,7 @@ mod throttle;
 mod turns;
 mod upstreams;
 
+pub(super) use self::rules::Rule;
 use self::services::TakenAddress;
 use super::{
     document::Document,

@@ -3,8 +3,8 @@
 use super::{
     foreign,
     keys::Keys,
-    limits_from::MissingLimiter,
     mistake::{Mistake, Position},
+    rows_from::MissingLimiter,
     value::Value,
     yaml::{Scalar, YamlEntry, YamlNode, YamlValue},
 };

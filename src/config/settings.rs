@@ -8,7 +8,7 @@ use super::{
     http::{AnswerForm, ClientLimits, Limits, ServerTls},
     keys::Choice,
     limiter::{Charge, FailurePolicy, LimiterConfig},
-    limits_from::{LimitsFrom, MissingLimiter},
+    rows_from::{MissingLimiter, RowsFrom},
     services::{DescriptorRule, Service, Services},
     throttle::ThrottleConfig,
     traces::TracingConfig,
@@ -77,7 +77,7 @@ pub struct Config {
     /// All limiters. Charges refer to limiters by their index.
     pub limiters: Vec<LimiterConfig>,
     /// The database whose rows replace limiters, or add some.
-    pub limits_from: Option<LimitsFrom>,
+    pub limits_from: Option<RowsFrom>,
     /// The limiters that routes or upstreams name, and that neither the file nor a row has. Empty without `limits_from`.
     pub missing: Vec<MissingLimiter>,
     /// At least one route. The table of routes refers to them by their index.

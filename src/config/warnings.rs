@@ -6,7 +6,7 @@ mod turns;
 
 use super::{
     limiter::{Charge, FailurePolicy, LimiterConfig, Mode, Scope},
-    limits_from::MissingLimiter,
+    rows_from::MissingLimiter,
     settings::{Config, Route, StoreConfig, Upstream},
     unit::{Rate, Span},
 };

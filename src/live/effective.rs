@@ -123,11 +123,11 @@ impl ConfigParts {
     pub(super) fn effective(&self) -> Result<(Config, Vec<UnfitOverride>), ConfigError> {
         let base = self.file.config.with_rows(&self.rows)?;
         if let Ok(config) = base.edited(&self.overrides) {
-            return Ok((config, Vec::new()));
+            return Ok((config.with_rates(&self.rates, &self.overrides), Vec::new()));
         }
         let (mut fit, mut unfit) = (Vec::new(), Vec::new());
         choose(&base, &self.overrides, &mut fit, &mut unfit);
-        Ok((base.edited(&fit)?, unfit))
+        Ok((base.edited(&fit)?.with_rates(&self.rates, &fit), unfit))
     }
 
     /// The limiters of a new file whose values have no effect now, because an override or a row of `limits_from` has others;

@@ -1,7 +1,7 @@
 //! The parts that the configuration of a running gateway is made of.
 
 use super::file::ReadFile;
-use crate::config::{ConfigEdit, LimitRow};
+use crate::config::{ConfigEdit, LimitRow, RateTables};
 use std::sync::Arc;
 
 /// The parts that the configuration of a running gateway is made of. A change replaces one of them, and [`Live`](super::Live)
@@ -14,6 +14,8 @@ pub struct ConfigParts {
     pub file: Arc<ReadFile>,
     /// The rows of `limits_from` that are in use. They replace limiters of the file, or add some.
     pub rows: Arc<[LimitRow]>,
+    /// The rows of `rates_from`, by the names of their limiters.
+    pub rates: RateTables,
     /// The values that operators have overridden.
     pub overrides: Vec<ConfigEdit>,
 }
@@ -23,6 +25,6 @@ pub struct ConfigParts {
 impl ConfigParts {
     /// The parts at a start, before any other source than the file is read.
     pub fn of(file: Arc<ReadFile>) -> Self {
-        Self { file, rows: Arc::default(), overrides: Vec::new() }
+        Self { file, rows: Arc::default(), rates: RateTables::new(), overrides: Vec::new() }
     }
 }

@@ -143,6 +143,12 @@ declare! {
     Gauge LIMITS_FROM_INVALID = "paceway_limits_from_invalid_rows" by [];
     /// Limiters that are named and that neither the file nor a row of limits_from has.
     Gauge LIMITS_FROM_MISSING = "paceway_limits_from_missing_limiters" by [];
+    /// Whether the file or database of rates_from of a limiter gave its rates last time.
+    Gauge RATES_FROM_UP = "paceway_rates_from_up" by [LIMITER];
+    /// Rates of keys of a limiter that come from rates_from.
+    Gauge RATES_FROM_ROWS = "paceway_rates_from_rows" by [LIMITER];
+    /// Rows of rates_from of a limiter that keep their last valid rate.
+    Gauge RATES_FROM_INVALID = "paceway_rates_from_invalid_rows" by [LIMITER];
     /// When limits_from gave its rows last, in Unix time.
     Gauge LIMITS_FROM_LOADED = "paceway_limits_from_loaded_timestamp_seconds" by [];
 

@@ -12,6 +12,7 @@ use crate::{
     learn, live,
     plan::Plan,
     proxy::Proxy,
+    rows::{self, WithRates},
     upstream::{self, Pool, Sockets},
 };
 use axum::Router;
@@ -43,6 +44,9 @@ impl Proxy {
                 "`limits_from` is for the gateway's own process; this router has the limiters of the file"
             );
         }
+        // A file that changes has no effect, as that of the configuration.
+        let WithRates { config, flaws } = rows::with_files(config);
+        flaws.iter().for_each(|flaw| tracing::warn!(flaw, "the rates of keys"));
         let shares = Shares::of(descriptors::current(), &config);
         // Its task ends with the last plan.
         let tracer = tracer(&config)?.map(|(tracer, _)| tracer);

@@ -153,7 +153,7 @@ pub(crate) const METRICS: [(&str, &str, &[&str]); 49] = [
 ];
 
 /// The metrics that appear only with the keys that they are for, such as `tracing`.
-pub(crate) const OPTIONAL_METRICS: [&str; 11] = [
+pub(crate) const OPTIONAL_METRICS: [&str; 14] = [
     "paceway_limiter_used_up_seconds",
     "paceway_limiter_reset_seconds",
     "paceway_store_states",
@@ -165,6 +165,9 @@ pub(crate) const OPTIONAL_METRICS: [&str; 11] = [
     "paceway_limits_from_rows",
     "paceway_limits_from_invalid_rows",
     "paceway_limits_from_missing_limiters",
+    "paceway_rates_from_up",
+    "paceway_rates_from_rows",
+    "paceway_rates_from_invalid_rows",
 ];
 
 #[tokio::test(flavor = "multi_thread")]

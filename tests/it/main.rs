@@ -78,6 +78,7 @@ mod overrides;
 mod pauses;
 mod prometheus;
 mod proxy;
+mod rates_from;
 mod readings;
 mod recipes;
 mod renamed;

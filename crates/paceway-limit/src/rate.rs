@@ -19,7 +19,7 @@ pub const MONTH: Duration = Duration::from_secs(2_629_746);
 /// assert!(Rate::per_second(10).implies(&Rate::per_minute(600)));
 /// assert!(!Rate::per_minute(600).implies(&Rate::per_second(10)));
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rate {
     /// The permits of one period, at least 1.
     pub count: u64,

@@ -76,7 +76,7 @@ pub(super) async fn all(admin: &Admin, dashboard: &Dashboard) -> Value {
         said["gateways"] = gateways;
     }
     if let Some(limits) = admin.live.limits_status() {
-        said["limits_from"] = reload::limits(limits, &admin.live.missing());
+        said["limits_from"] = reload::rows(limits, &admin.live.missing());
     }
     add_waiting(admin, &mut said["routes"]);
     add_addresses(admin, &mut said);

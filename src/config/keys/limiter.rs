@@ -1,7 +1,7 @@
 //! The keys of a limiter.
 
 use super::{
-    FAIR, FLOORS,
+    FAIR, FLOORS, RATES_FROM,
     kind::Kind,
     rule_kind::RuleKind::{
         self, Concurrency, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket, WarmUp,
@@ -76,6 +76,10 @@ pub(in crate::config) const LIMITER: Keys = Keys {
             .of(&RATES)
             .says("another rate for some keys, such as `{ acme: 20/s, \"plus-*\": 10/s }`: the rate of its name, or else of \
                 the longest pattern (`*` is any text) that a key has. With a `key` and one rate"),
+        section("rates_from", &RATES_FROM, "[map](#rates_from)")
+            .of(&RATES)
+            .says("a file or a query with more such rates, as many as 100000, which replace those of `rates`. Changes take \
+                effect without a reload"),
         section("fair", &FAIR, "[tenants and weights](fair.md)").otherwise("first come, first served")
             .says("the tenants that share the slots, or the permits of `concurrency`, while several of them wait, such \
                 as `{ by: \"{header.x-team}\", weights: { checkout: 4 } }`. With a `key`, they share each bucket"),

@@ -1,12 +1,16 @@
 //! Reads `rates` of a limiter: another rate for some of its keys.
 
 use super::rules::Rule;
-use crate::config::{
-    key_rates::{KeyRule, MOST_PATTERNS},
-    keys::{Kind, LIMITER, RuleKind},
-    limiter::LimiterConfig,
-    reader::{ConfigReader, ConfigSection, Field, join},
-    yaml::YamlEntry,
+use crate::{
+    config::{
+        key_rates::{KeyRule, KeyedRates, MOST_PATTERNS},
+        keys::{Kind, LIMITER, RuleKind},
+        limiter::LimiterConfig,
+        reader::{ConfigReader, ConfigSection, Field, join},
+        unit::Rate,
+        yaml::YamlEntry,
+    },
+    key::Template,
 };
 use std::sync::Arc;
 
@@ -20,26 +24,12 @@ impl ConfigReader {
         limiter: &mut LimiterConfig,
     ) {
         let Some(field) = section.get("rates") else { return };
-        let key = match (&limiter.key, &limiter.auto, &limiter.rates[..]) {
-            (None, ..) => {
-                Err("needs a `key`, as in `key: \"{header.x-shop}\"`, whose values have the rates")
-            }
-            (_, Some(_), _) => {
-                Err("cannot go with a rate or a margin that is learned; write both as numbers")
-            }
-            (.., [_, _, ..]) => {
-                Err("needs a limiter with one `rate`; write a limiter for each of the list")
-            }
-            (Some(key), ..) => Ok(key.clone()),
-        };
-        let key = match key {
-            Ok(key) => key,
-            Err(reason) => return self.note_at(&field, reason),
-        };
+        let Some(key) = self.key_of_rates(&field, limiter) else { return };
         let Some(names) = self.map(&field) else { return };
         let Kind::Map { most, .. } = LIMITER.kind_of("rates") else { return };
         if names.entries.len() as u64 > *most {
-            return self.note_at(&field, format!("must have at most {most} names"));
+            let reason = format!("must have at most {most} names; `rates_from` takes more");
+            return self.note_at(&field, reason);
         }
         let rates = Arc::make_mut(&mut limiter.key_rates);
         for YamlEntry { key: name, node } in names.entries {
@@ -51,23 +41,66 @@ impl ConfigReader {
             else {
                 continue;
             };
-            let added = match rule.at(rate) {
-                Ok(_) if key.is_secret() && name.name.contains('*') => Err(
-                    "is a pattern, and the keys of this limiter are credentials, which are hashed"
-                        .into(),
-                ),
-                Ok(_) if name.name.contains('*') && rates.patterns() >= MOST_PATTERNS => {
-                    Err(format!("is one pattern too many; there may be {MOST_PATTERNS}"))
-                }
-                Ok(rule) if rates.add(key.canonical_name(&name.name), KeyRule { rate, rule }) => {
-                    Ok(())
-                }
-                Ok(_) => Err("names a key that has a rate already".into()),
-                Err(wrong) => Err(wrong.reason),
-            };
-            if let Err(reason) = added {
+            if let Err(reason) = rates.add_named(&key, &name.name, rate, rule, MOST_PATTERNS) {
                 self.note(name.place, &item.path, reason);
             }
+        }
+    }
+
+    /// The key of a limiter whose keys may have other rates; `None` after a mistake.
+    pub(super) fn key_of_rates(
+        &mut self,
+        field: &Field<'_>,
+        limiter: &LimiterConfig,
+    ) -> Option<Template> {
+        let reason = match (&limiter.key, &limiter.auto, &limiter.rates[..]) {
+            (None, ..) => {
+                "needs a `key`, as in `key: \"{header.x-shop}\"`, whose values have the rates"
+            }
+            (_, Some(_), _) => {
+                "cannot go with a rate or a margin that is learned; write both as numbers"
+            }
+            (.., [_, _, ..]) => {
+                "needs a limiter with one `rate`; write a limiter for each of the list"
+            }
+            (Some(key), ..) => return Some(key.clone()),
+        };
+        self.note_at(field, reason);
+        None
+    }
+}
+
+// === impl KeyedRates ===
+
+impl KeyedRates {
+    /// Sets the rate of a key or of a pattern as the user writes it, with the rule at this rate. At most so many patterns.
+    ///
+    /// # Errors
+    ///
+    /// The reason why it cannot have the rate.
+    pub(in crate::config) fn add_named(
+        &mut self,
+        key: &Template,
+        name: &str,
+        rate: Rate,
+        rule: &Rule,
+        patterns: usize,
+    ) -> Result<(), String> {
+        let rule = self.rule_at(rate).map_or_else(|| rule.at(rate), Ok);
+        let rule = rule.map_err(|wrong| wrong.reason)?;
+        let is_pattern = name.contains('*');
+        if is_pattern && key.is_secret() {
+            let reason =
+                "is a pattern, and the keys of this limiter are credentials, which are hashed";
+            return Err(reason.into());
+        }
+        if is_pattern && self.patterns() >= patterns {
+            return Err(format!("is one pattern too many; there may be {MOST_PATTERNS}"));
+        }
+        if self.add(key.canonical_name(name), KeyRule { rate, rule }) {
+            Ok(())
+        } else {
+            Err("names a key that has a rate already".into())
         }
     }
 }

@@ -101,6 +101,8 @@ impl ConfigReader {
             calendar: None,
             key: self.read(section, "key"),
             key_rates: Arc::default(),
+            rates_from: None,
+            unfit_rows: Arc::default(),
             fair: self.fair(section),
             floors: Floors::default(),
             has_turns: false,
@@ -157,8 +159,10 @@ impl ConfigReader {
         self.auto_margin(section, limiter);
         self.key_rates(section, kind, &rule, limiter);
         self.floors(section, limiter);
+        self.rates_from(section, kind, &rule, limiter);
         if self.mistakes.len() > before {
             limiter.key_rates = Arc::default();
+            limiter.rates_from = None;
             limiter.algorithms.clear();
             limiter.rates.clear();
             limiter.auto = None;

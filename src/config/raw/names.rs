@@ -3,9 +3,9 @@
 use crate::{
     config::{
         limiter::LimiterConfig,
-        limits_from::MissingLimiter,
         mistake::Mistake,
         reader::{ConfigReader, Field},
+        rows_from::MissingLimiter,
         yaml::{Key, Scalar},
     },
     suggest::suggest,

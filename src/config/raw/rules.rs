@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use std::time::Duration;
 
 /// An algorithm with all its keys except the rate.
-pub(super) enum Rule {
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::config) enum Rule {
     /// A `burst` of `None` means the count of the rate.
     TokenBucket {
         burst: Option<i64>,
@@ -36,18 +37,21 @@ pub(super) enum Rule {
     },
 }
 
+/// Its only float was read as a number, so that it equals itself.
+impl Eq for Rule {}
+
 /// Why a rate makes no rule.
-pub(super) struct NoRule {
+pub(in crate::config) struct NoRule {
     /// The key at fault.
-    pub(super) key: &'static str,
-    pub(super) reason: String,
+    pub(in crate::config) key: &'static str,
+    pub(in crate::config) reason: String,
 }
 
 // === impl Rule ===
 
 impl Rule {
     /// Returns the rule at a rate. If the rule cannot be counted exactly, returns the key at fault and the reason.
-    pub(super) fn at(&self, rate: Rate) -> Result<Algorithm, NoRule> {
+    pub(in crate::config) fn at(&self, rate: Rate) -> Result<Algorithm, NoRule> {
         // A rate counts at most 10^9 in at most 366 days.
         let (count, period) = (i64::try_from(rate.count).unwrap_or(0), micros(rate.period));
         let inexact = |key, name| {

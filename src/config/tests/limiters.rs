@@ -490,6 +490,30 @@ fn keys_may_have_other_rates() {
     "{ algorithm: concurrency, max: 2, key: '{header.x}', rates: { a: 20/s } }",
     "limiters.a.rates: belongs to algorithm"
 )]
+#[case::elsewhere_without_a_key(
+    "{ rate: 9/s, rates_from: { file: a.yaml } }",
+    "limiters.a.rates_from: needs a `key`"
+)]
+#[case::a_file_and_a_database(
+    "{ rate: 9/s, key: '{header.x}', rates_from: { file: a.yaml, url: 'postgres://b' } }",
+    "limiters.a.rates_from.url: cannot go with `file`"
+)]
+#[case::no_source(
+    "{ rate: 9/s, key: '{header.x}', rates_from: { every: 9s } }",
+    "limiters.a.rates_from.file: is missing, as in `file: shops.yaml`; or write `url` and `query` of a database"
+)]
+#[case::no_query(
+    "{ rate: 9/s, key: '{header.x}', rates_from: { url: 'postgres://b' } }",
+    "limiters.a.rates_from.query: is missing, as in `query: select shop as key, rate from shops`"
+)]
+#[case::no_database(
+    "{ rate: 9/s, key: '{header.x}', rates_from: { url: 'http://b', query: q } }",
+    "limiters.a.rates_from.url: is no URL of a database"
+)]
+#[case::a_file_alone(
+    "{ rate: 9/s, key: '{header.x}', rates_from: a.yaml }",
+    "limiters.a.rates_from: must be a map of `key: value` lines"
+)]
 #[case::a_cost_above_a_key(
     "{ rate: 9/s, key: '{header.x}', rates: { a: 2/s } }",
     "routes[0].limiters[0].cost"

@@ -157,6 +157,8 @@ impl<'t> Builder<'_, 't> {
 
     fn map(&mut self, depth: usize) -> Result<Vec<YamlEntry>, Mistake> {
         let mut entries: Vec<YamlEntry> = Vec::new();
+        // The line of each key. A map may have many.
+        let mut lines: HashMap<String, usize> = HashMap::new();
         // The keys of these maps are added at the end, so that none of them is reported as missing.
         let mut merged = Vec::new();
         loop {
@@ -181,13 +183,16 @@ impl<'t> Builder<'_, 't> {
                 merged.push(node);
                 continue;
             }
-            match entries.iter().find(|earlier| earlier.key.name == key.name) {
-                Some(earlier) => self.mistakes.push(Mistake::new(
+            match lines.get(&key.name) {
+                Some(line) => self.mistakes.push(Mistake::new(
                     key.place,
                     &path,
-                    format!("written twice; line {} has it already", earlier.key.place.line),
+                    format!("written twice; line {line} has it already"),
                 )),
-                None => entries.push(YamlEntry { key, node }),
+                None => {
+                    lines.insert(key.name.clone(), key.place.line);
+                    entries.push(YamlEntry { key, node });
+                }
             }
         }
     }

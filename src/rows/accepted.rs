@@ -1,13 +1,12 @@
 //! The rows that are in use. A row that is invalid keeps its last valid value. Asks no database.
 
+use super::MAX_LINES;
 use crate::{
     config::LimitRow,
     live::{Live, ReloadError},
 };
 use std::collections::{HashMap, HashSet};
 
-/// The most lines that one change writes to the log.
-const MAX_LINES: usize = 50;
 /// The most checks of the whole configuration that one change makes. Each may take as long as a start.
 const MAX_CHECKS: usize = 64;
 

@@ -1,17 +1,29 @@
-//! The database that limiters come from, as the configuration names it. Asks no database.
+//! The file or the database that limiters or rates come from, as the configuration names it. Reads none.
 
 use super::mistake::Mistake;
-use std::{fmt, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
-/// A query whose rows replace limiters of the file, or add some.
+/// Where rows come from: those of `limits_from`, which replace limiters of the file or add some, or those of `rates_from`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LimitsFrom {
-    /// The database.
-    pub url: DatabaseUrl,
-    /// The query, whose columns are `name`, keys of a limiter, and `enabled`.
-    pub query: String,
-    /// The pause between two queries.
+pub struct RowsFrom {
+    /// The file or the database.
+    pub source: RowsSource,
+    /// The pause between two looks at it.
     pub every: Duration,
+}
+
+/// A file or a database with rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RowsSource {
+    /// A map of keys and rates, in YAML or JSON.
+    File(PathBuf),
+    /// A query of a database.
+    Database {
+        /// The database.
+        url: DatabaseUrl,
+        /// The query. Its columns are `name`, keys of a limiter, and `enabled`; or `key` and `rate`.
+        query: String,
+    },
 }
 
 /// A limiter that a route or an upstream names, and that neither the file nor a row of `limits_from` has.
