@@ -40,7 +40,7 @@ pub use forward::{ForwardConfig, HostPattern};
 pub use http::{AnswerForm, ClientLimits, Limits, ServerTls};
 pub use key_rates::{KeyRule, KeyedRates};
 pub use limit_row::LimitRow;
-pub use limiter::{AutoRule, Charge, FailurePolicy, LimiterConfig, Mode, Scope};
+pub use limiter::{AutoRule, Charge, FailurePolicy, LimitBounds, LimiterConfig, Mode, Scope};
 pub use mistake::{ConfigError, Mistake, Position};
 pub(crate) use rate_rows::MOST_RATES;
 pub use rate_rows::{RateRow, RateTables, UnfitRow};

@@ -1,6 +1,7 @@
 //! Shares the margins and costs that limiters learn with the other gateways: a task for each such limiter reads the shared
 //! record, adds what this gateway saw, and lets the limiter decide by the result. No request waits for it.
 
+mod limits;
 mod reserves;
 
 use crate::{
@@ -45,12 +46,14 @@ pub(crate) async fn begin(plan: &Plan, store: &Arc<dyn StoreAdmin>) {
         tokio::spawn(learner.keep());
     }
     reserves::begin(plan, store).await;
+    limits::begin(plan, store).await;
 }
 
 /// Keeps the records of the limiters of `plan`, which has replaced `before`, on the current runtime. Limiters that both plans
 /// share have their task already; those of `before` alone end theirs.
 pub(crate) fn follow(plan: &Plan, before: &Plan, store: &Arc<dyn StoreAdmin>) {
     reserves::follow(plan, before, store);
+    limits::follow(plan, before, store);
     let Followed { gone, new } = followed(plan, before, LimiterPlan::margin);
     gone.iter().for_each(|margin| margin.replaced());
     for margin in new {
@@ -106,6 +109,7 @@ async fn revise(
     Ok(None)
 }
 
+pub(crate) use limits::forget as forget_limits;
 pub(crate) use reserves::forget as forget_costs;
 
 /// Forgets a learned margin: the limiter begins without one again.

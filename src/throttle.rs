@@ -7,6 +7,7 @@ mod dialect;
 mod grpc;
 mod pointer;
 mod quota;
+mod rates;
 pub(crate) mod structured;
 mod style;
 mod time;
@@ -14,6 +15,8 @@ mod time;
 pub use condition::Condition;
 pub use jiff::Timestamp;
 pub use quota::QuotaReport;
+pub use rates::QuotaRate;
+pub(crate) use rates::rate_for;
 pub use style::Style;
 
 use crate::{
@@ -184,6 +187,11 @@ impl ThrottleRules {
         let points = body.as_ref().and_then(body::points);
         let quotas = if self.learns { head.reports().chain(points).collect() } else { Vec::new() };
         Heard { refusal, quotas }
+    }
+
+    /// Reads the rates of quotas that an answer names. One from a cache (`Age`) says nothing.
+    pub fn rates(&self, headers: &HeaderMap) -> Vec<QuotaRate> {
+        if is_cached(headers) { Vec::new() } else { rates::read(headers, self.style) }
     }
 
     fn refusal(

@@ -6,11 +6,10 @@ use super::{
     access::Operator,
     limiters::{await_levels, forget_costs, forget_known_costs},
     page_error::{Result, bad},
-    shown::{millis, show, show_found, show_working, tightest},
+    shown::{millis, show, show_found, show_learned, show_working, tightest},
 };
 use crate::{
     algorithm::Level,
-    config::LimiterConfig,
     key,
     plan::LimiterPlan,
     store::{ScanPlace, WaitingCount},
@@ -107,7 +106,7 @@ pub(super) async fn list(
     }
     all.retain(KeyInUse::is_in_use);
     all.sort_by_cached_key(|key| key.place(order));
-    let shown: Vec<_> = all.iter().take(limit).map(|key| key.describe(&plan.limiter)).collect();
+    let shown: Vec<_> = all.iter().take(limit).map(|key| key.describe(plan)).collect();
     Ok(Json(json!({
         "limiter": name,
         "sort": order.name(),
@@ -253,12 +252,14 @@ impl KeyInUse {
         (waiting, used.is_none(), used, self.key.clone())
     }
 
-    fn describe(&self, limiter: &LimiterConfig) -> Value {
+    fn describe(&self, plan: &LimiterPlan) -> Value {
         let mut shown = json!({ "key": key::shown(&self.key), "waiting": self.waiting });
+        let limiter = &plan.limiter;
         let own = limiter.of_key(Some(&self.key));
         if let (false, [rate]) = (limiter.key_rates.is_empty(), &own.rates[..]) {
             shown["rate"] = rate.to_string().into();
         }
+        show_learned(&mut shown, plan, Some(&self.key));
         let limiter = &*own;
         match &self.level {
             Ok(level) => {

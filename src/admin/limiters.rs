@@ -136,7 +136,7 @@ pub(super) async fn reset_key(
     Ok(reset)
 }
 
-/// Forgets what the calls of all keys cost that this gateway knows.
+/// Forgets what the calls of all keys cost that this gateway knows, and their learned rates.
 pub(super) async fn forget_known_costs(
     admin: &Admin,
     plan: &LimiterPlan,
@@ -144,18 +144,25 @@ pub(super) async fn forget_known_costs(
     for costs in plan.reserves.iter().flat_map(|reserves| reserves.all()) {
         learn::forget_costs(&costs, &admin.store).await?;
     }
+    if let Some(learned) = &plan.learned {
+        learn::forget_limits(learned, None, &admin.store).await?;
+    }
     Ok(())
 }
 
-/// Forgets what the calls of the key of a check cost.
+/// Forgets what the calls of the key of a check cost, and its learned rate.
 pub(super) async fn forget_costs(
     admin: &Admin,
     plan: &LimiterPlan,
     check: Option<&Check>,
 ) -> std::result::Result<(), StoreError> {
-    if let (Some(reserves), Some(check)) = (&plan.reserves, check) {
-        let costs = reserves.of(plan.key_in(&check.key).flatten());
-        learn::forget_costs(&costs, &admin.store).await?;
+    let key = check.map(|check| plan.key_in(&check.key).flatten());
+    if let (Some(reserves), Some(key)) = (&plan.reserves, key) {
+        learn::forget_costs(&reserves.of(key), &admin.store).await?;
+    }
+    if let (Some(learned), Some(key)) = (&plan.learned, key) {
+        let key = Some(key.unwrap_or_default());
+        learn::forget_limits(learned, key, &admin.store).await?;
     }
     Ok(())
 }

@@ -52,6 +52,14 @@ pub(super) fn show_found(state: &mut Value, limiter: &LimiterConfig, level: Leve
     }
 }
 
+/// Writes the rate that answers have named for a key.
+pub(super) fn show_learned(state: &mut Value, plan: &LimiterPlan, key: Option<&str>) {
+    if let (Some(rate), Some(start)) = (plan.learned_rate(key), plan.limiter.rates.first()) {
+        state["rate"] = rate_text(rate, start).into();
+        state["learned"] = true.into();
+    }
+}
+
 /// Writes a limiter: its rule, its level, and the share that this gateway grants while the store does not decide. `checks` are
 /// those of the bucket that the page shows.
 pub(super) fn state(
@@ -76,6 +84,7 @@ pub(super) fn state(
         "waiting": plan.waiting.load(Relaxed),
     });
     show_rates(&mut state, limiter, level.as_ref().and_then(|level| level.as_ref().ok()).copied());
+    show_learned(&mut state, plan, plan.key_in(&checks[0].key).flatten());
     show_rule(&mut state, limiter, rule);
     show_pause(&mut state, admin, plan, checks, level.as_ref());
     show_working(&mut state, limiter.highest(), &each);

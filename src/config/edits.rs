@@ -97,9 +97,11 @@ impl ConfigEdit {
                 let is_auto = limiter.value_mut("rate").is_some_and(|rate| {
                     matches!(&rate.value, YamlValue::Scalar(scalar) if scalar.text == "auto")
                 });
-                if let (true, YamlValue::Map(entries)) = (is_auto, &mut limiter.value) {
-                    // The keys that belong to `rate: auto`.
-                    entries.retain(|own| !matches!(&*own.key.name, "start" | "min" | "max"));
+                let learns = is_auto || limiter.value_mut("learn").is_some();
+                if let (true, YamlValue::Map(entries)) = (learns, &mut limiter.value) {
+                    // The keys that belong to a rate that is learned.
+                    let others = ["start", "min", "max", "learn"];
+                    entries.retain(|own| !others.contains(&&*own.key.name));
                 }
                 match &rates[..] {
                     [rate] => set(limiter, "rate", text(rate)),

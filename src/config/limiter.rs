@@ -14,6 +14,7 @@ use crate::{
         auto_margin::AutoMargin,
         fair::{Floors, Priority},
         gate::Bounds,
+        nanohertz::Nanohertz,
     },
     key::{Cost, Parts, StateNames, Template},
     store::{self, OnLoss, Turn},
@@ -32,6 +33,8 @@ pub struct LimiterConfig {
     pub rates: Vec<Rate>,
     /// The part of the rule that is learned from the upstream's answers. With `rate: auto`, `rates` has the first one.
     pub auto: Option<AutoRule>,
+    /// The bounds of rates that answers name, if these count.
+    pub learn: Option<LimitBounds>,
     /// The instants at which its windows begin, if they are those of a calendar.
     pub calendar: Option<Calendar>,
     /// The template that assigns requests to buckets; `None` means one bucket for all requests.
@@ -76,6 +79,15 @@ pub enum AutoRule {
     },
     /// `margin: auto`: the margin.
     Margin(AutoMargin),
+}
+
+/// The lowest and the highest rate that `learn: limit` takes over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitBounds {
+    /// The lowest rate.
+    pub min: Nanohertz,
+    /// The highest rate.
+    pub max: Nanohertz,
 }
 
 /// The gateways that share the state of a limiter.
@@ -252,6 +264,11 @@ impl LimiterConfig {
     /// Returns the key under which gateways share the margin that they have learned, such as `paceway:{search}:A:search`.
     pub fn margin_name(&self, prefix: &str, instance: &str) -> String {
         self.learned_names(prefix, instance, b'A').of(None)
+    }
+
+    /// Returns the key under which gateways share the rates that answers have named, such as `paceway:{seller}:N:seller`.
+    pub fn limits_name(&self, prefix: &str, instance: &str) -> String {
+        self.learned_names(prefix, instance, b'N').of(None)
     }
 
     /// Returns the keys under which gateways share the costs that they have learned, such as `paceway:{tokens}:R:tokens:acme`.

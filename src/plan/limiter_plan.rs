@@ -4,6 +4,7 @@ mod costs;
 
 use super::{
     former_states::{FormerState, Renamed, SLACK, UsedStates},
+    learned_limits::LearnedLimits,
     learned_reserves::LearnedReserves,
     previous::Previous,
     shared_margin::SharedMargin,
@@ -44,6 +45,10 @@ pub struct LimiterPlan {
     margin: Option<Arc<SharedMargin>>,
     /// The costs of its calls, if a route reserves what it has learned.
     pub(crate) reserves: Option<Arc<LearnedReserves>>,
+    /// The rates that answers have named, if these count.
+    pub learned: Option<Arc<LearnedLimits>>,
+    /// Whether its rule may be another one for each request.
+    changes: bool,
     /// The most that its requests can ask of it.
     demand: Demand,
     /// The requests of this gateway that wait for this limiter at the moment.
@@ -102,9 +107,15 @@ impl LimiterPlan {
         let reserves = own
             .any(|charge| charge.cost.learns())
             .then(|| LearnedReserves::new(limiter.cost_names(prefix, instance)));
+        let learned = limiter.learn.map(|_| {
+            let known = before.and_then(|before| before.learned.as_ref());
+            LearnedLimits::new(limiter.limits_name(prefix, instance), known)
+        });
         describe(limiter, &mut metrics);
         let mut plan = Self {
             limiter: limiter.clone(),
+            changes: margin.is_some() || learned.is_some(),
+            learned,
             margin: margin.map(|margin| margin.taking_over(known)),
             reserves: reserves
                 .map(|own| own.taking_over(before.and_then(|before| before.reserves.as_ref()))),
@@ -247,7 +258,15 @@ impl LimiterPlan {
                 filled.filter(|_| rate == 0).and_then(|key| self.limiter.key_rates.find(key));
             let check = rule.map_or(check, |rule| &self.key_checks[rule]);
             let check = Check { key, cost, bounds, overflow, turn: None, ..*check };
-            if self.margin.is_some() { self.renewed(&check, rate) } else { check }
+            if !self.changes {
+                check
+            } else if self.learned.is_none() {
+                self.renewed(&check, rate)
+            } else if rate == 0 && rule.is_none() {
+                self.learned_check(check, filled)
+            } else {
+                check
+            }
         })
     }
 
@@ -296,6 +315,28 @@ impl LimiterPlan {
         Check { algorithm, horizon: algorithm.horizon(wait, cost), ..check.clone() }
     }
 
+    /// The check at the rate that answers have named for the key.
+    #[cold]
+    fn learned_check(&self, check: Check, key: Option<&str>) -> Check {
+        let Some(rate) = self.learned_rate(key) else { return check };
+        let rule = check.algorithm.as_rate().and_then(|rule| rule.at_rate(rate));
+        // The bounds make a rule, and so does each rate between them.
+        let algorithm = rule.map_or(check.algorithm, Rule::Rate);
+        let Demand { wait, cost, .. } = self.demand;
+        let one = Duration::from_nanos(1_000_000_000_000_000_000 / rate.max(1).unsigned_abs());
+        let on_failure = self.limiter.without_store_at(Rate { count: 1, period: one });
+        let horizon = algorithm.horizon(wait, cost);
+        Check { algorithm, horizon, on_failure, ..check }
+    }
+
+    /// The rate that answers have named for a key without a written one; `None` if none has.
+    pub(crate) fn learned_rate(&self, key: Option<&str>) -> Option<Nanohertz> {
+        let (learned, bounds) = (self.learned.as_ref()?, self.limiter.learn?);
+        let is_written = key.is_some_and(|key| self.limiter.key_rates.find(key).is_some());
+        let rate = if is_written { None } else { learned.rate_of(key) };
+        Some(rate?.clamp(bounds.min, bounds.max))
+    }
+
     /// The check of one permit for each of its rates, with the rules that hold now. Those of a limiter with a key name no
     /// state.
     pub fn current(&self) -> Vec<Check> {
@@ -304,7 +345,7 @@ impl LimiterPlan {
 
     /// Whether all requests of one cost have the same checks.
     pub(super) fn has_fixed_checks(&self) -> bool {
-        self.limiter.key.is_none() && self.margin.is_none()
+        self.limiter.key.is_none() && !self.changes
     }
 
     /// Its margin, if that is learned.
@@ -320,6 +361,11 @@ impl LimiterPlan {
             && let Some(rate) = self.key_rate(self.names[i].key_in(key).flatten())
         {
             return Policy { quota: Quota::Rate(rate), ..policy };
+        }
+        if let (Some(learned), Some(start)) =
+            (self.learned_rate(self.names[i].key_in(key).flatten()), self.limiter.rates.first())
+        {
+            return Policy { quota: found_quota(learned, *start), ..policy };
         }
         let start = self.limiter.rates.first().filter(|_| level.rate > 0);
         match start.filter(|_| self.limiter.bounds().is_some()) {
@@ -421,8 +467,10 @@ impl Demand {
     /// Whether gateways take permits in blocks by a rule of the limiter: from a fast bucket with a written rate that no request
     /// waits for in turns, because a turn is a decision of the store. Large costs and permits that come back would meet the blocks.
     fn leaves_blocks(&self, limiter: &config::LimiterConfig, rule: &Rule) -> bool {
-        let is_plain =
-            limiter.mode == Mode::Enforce && !limiter.has_turns && limiter.bounds().is_none();
+        let is_plain = limiter.mode == Mode::Enforce
+            && !limiter.has_turns
+            && limiter.bounds().is_none()
+            && limiter.learn.is_none();
         is_plain
             && rule.as_rate().is_some_and(Algorithm::is_fast_bucket)
             && !self.settles

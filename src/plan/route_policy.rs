@@ -26,6 +26,8 @@ pub(crate) struct RoutePolicy {
     pub(crate) rules: Option<[Rules; 2]>,
     /// Whether one of its limiters learns its rate or its margin.
     pub(crate) learns: bool,
+    /// Whether one of its limiters has the rate that answers name.
+    pub(crate) hears_rates: bool,
     /// The parts of the request's body that keys and costs are.
     pub(crate) body: Option<BodyParts>,
     /// Whether there are such parts, or a limiter is missing.
@@ -192,8 +194,10 @@ impl RoutePolicy {
         let is_closed = config.limiting && !route.missing.is_empty();
         let missing = is_closed.then(|| route.missing.join("`, `").into());
         let learns = |charge: &Charge| limiters[charge.limiter].margin().is_some();
+        let hears = |charge: &Charge| limiters[charge.limiter].learned.is_some();
         Self {
             learns: charges.iter().any(learns),
+            hears_rates: charges.iter().any(hears),
             owners: owners.collect(),
             is_special: missing.is_some() || body.is_some(),
             body,
@@ -343,6 +347,7 @@ impl RoutePolicy {
     pub(crate) fn for_call(&self, owners: SmallVec<[CheckOwner; 1]>) -> Self {
         Self {
             learns: self.learns,
+            hears_rates: self.hears_rates,
             owners,
             is_special: false,
             body: None,

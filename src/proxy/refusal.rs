@@ -8,9 +8,9 @@ use super::{
 };
 use crate::{
     config,
-    plan::RefusalStreaks,
+    plan::{CheckOwner, RefusalStreaks},
     store::{Check, Pause},
-    throttle::{ThrottleRules, Timestamp, UpstreamRefusal},
+    throttle::{QuotaRate, ThrottleRules, Timestamp, UpstreamRefusal, rate_for},
     upstream::{KeptBytes, ResponseBody},
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -103,10 +103,36 @@ impl<'a> Exchange<'a> {
         let body = received.read_ahead.as_ref().and_then(ReadAhead::whole);
         let heard = rules.hear(status, received.head.headers(), body, Timestamp::now());
         self.learn(routed, outgoing, heard.refusal.is_some());
+        if routed.policy.hears_rates {
+            self.learn_rates(routed, outgoing, &rules.rates(received.head.headers()));
+        }
         if heard.refusal.is_none() && !heard.quotas.is_empty() {
             self.lower(routed, outgoing, &heard);
         }
         heard.refusal
+    }
+
+    /// Learns the rates of the quotas that an answer names.
+    #[cold]
+    fn learn_rates(&self, routed: &Routed<'_>, outgoing: &Outgoing<'_>, quotas: &[QuotaRate]) {
+        let Some(reservation) = outgoing.reservation.as_ref().filter(|_| !quotas.is_empty()) else {
+            return;
+        };
+        let plan = &self.proxy.0.plan;
+        let learning = reservation.checks().iter().enumerate().filter_map(|(i, check)| {
+            let CheckOwner { limiter, rate } = routed.policy.owner(i);
+            let limiter = &plan.limiters[limiter];
+            let learned = limiter.learned.as_ref().filter(|_| rate == 0)?;
+            Some((limiter, learned, limiter.key_in(&check.key)?))
+        });
+        let is_for_one = learning.clone().count() == 1;
+        for (limiter, learned, key) in learning {
+            let limiter = &limiter.limiter;
+            let Some(start) = limiter.rates.first() else { continue };
+            if let Some(rate) = rate_for(quotas, &limiter.name, start, is_for_one) {
+                learned.hear(key, rate);
+            }
+        }
     }
 
     /// Pauses the limiters of a refused request, each for the key that the request has there. `None` if none of them is one

@@ -31,7 +31,7 @@ struct HeadBucket {
 }
 
 /// The parts of a quota that a header may hold.
-enum HeaderPart {
+pub(super) enum HeaderPart {
     Limit,
     Remaining,
     Used,
@@ -57,14 +57,14 @@ enum HeaderPart {
 }
 
 /// A header about a quota: its family, the name of its quota, and the part that it holds.
-struct KnownHeader<'n> {
-    family: Family,
+pub(super) struct KnownHeader<'n> {
+    pub(super) family: Family,
     bucket: &'n str,
-    part: HeaderPart,
+    pub(super) part: HeaderPart,
 }
 
 /// The most quotas of one answer. Anthropic's has four.
-const MAX_BUCKETS: usize = 16;
+pub(super) const MAX_BUCKETS: usize = 16;
 /// A greater number of permits has no sense.
 const MOST: f64 = 1e15;
 const SECOND: Duration = Duration::from_secs(1);
@@ -245,7 +245,7 @@ impl HeadBucket {
 }
 
 /// Reads a number of permits, rounded down. `None` if it has no sense.
-fn permits_of(text: &str) -> Option<u64> {
+pub(super) fn permits_of(text: &str) -> Option<u64> {
     let number = number(text).filter(|number| (0.0..=MOST).contains(number))?;
     Some(number as u64)
 }
@@ -257,7 +257,7 @@ impl<'n> KnownHeader<'n> {
         Self { family, bucket, part }
     }
 
-    fn of(name: &'n str) -> Option<Self> {
+    pub(super) fn of(name: &'n str) -> Option<Self> {
         if let Some(rest) = name.strip_prefix("x-ratelimit-") {
             return Self::suffixed(rest);
         }

@@ -55,6 +55,7 @@ mod grpc;
 mod headers;
 mod http2;
 mod key_rates;
+mod learned_limits;
 mod leases;
 mod leavers;
 mod library;

@@ -172,6 +172,10 @@ fn rule(limiter: &LimiterConfig) -> String {
     if let Some(AutoRule::Margin(_)) = limiter.auto {
         rule += ", margin auto";
     }
+    if let Some(bounds) = limiter.learn {
+        let [min, max] = [bounds.min, bounds.max].map(per_second);
+        rule += &format!(", learned between {min}/s and {max}/s");
+    }
     rule
 }
 

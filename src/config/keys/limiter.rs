@@ -8,7 +8,7 @@ use super::{
     },
     spec::{
         COST, DAY, HOUR, Keys, MILLISECOND, SECOND, choice, duration, elsewhere, key, map, meant,
-        number, replaced, section,
+        number, replaced, section, words,
     },
 };
 use crate::config::calendar::Spread;
@@ -34,7 +34,7 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         key("start", Kind::Rate).required()
             .of(&[]).of_auto_rates()
             .says("the rate before anything is known. While it is used, it doubles in six of its PERIODs"),
-        key("min", Kind::Rate).otherwise("a hundredth of `start`")
+        key("min", Kind::Rate).otherwise("a hundredth of `start` or `rate`")
             .of(&[]).of_auto_rates()
             .says("the lowest rate"),
         key("resets", Kind::Text).written("time and zone").otherwise("counted from 1970")
@@ -62,9 +62,9 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         key("cold_factor", Kind::Fraction).written("number above 1, at most 100, also `2.5`").default("3")
             .of(&[WarmUp])
             .says("how many times slower than the full rate a cold limiter is"),
-        number("max", 1..=1_000_000_000).or(&[Kind::Rate], "; a rate").required().but("; a thousand times `start`")
+        number("max", 1..=1_000_000_000).or(&[Kind::Rate], "; a rate").required().but("; a thousand times `start`, ten times `rate`")
             .of(&[Concurrency]).of_auto_rates()
-            .says("how many requests may be under way at a time; with `rate: auto` the highest rate"),
+            .says("how many requests may be under way at a time; with `rate: auto` or `learn` the highest rate"),
         duration("lease", SECOND..=DAY).default("60s")
             .of(&[Concurrency])
             .says("how long the permits of a gateway that died stay taken"),
@@ -80,6 +80,10 @@ pub(in crate::config) const LIMITER: Keys = Keys {
             .of(&RATES)
             .says("a file or a query with more such rates, as many as 100000, which replace those of `rates`. Changes take \
                 effect without a reload"),
+        words("learn", || vec!["limit"]).otherwise("nothing")
+            .of(&[TokenBucket, LeakyBucket])
+            .says("`limit`: each key has the [rate that the upstream's answers \
+                name](limiting.md#rates-and-margins-that-are-learned), from `min` to `max`, and `rate` until then"),
         section("fair", &FAIR, "[tenants and weights](fair.md)").otherwise("first come, first served")
             .says("the tenants that share the slots, or the permits of `concurrency`, while several of them wait, such \
                 as `{ by: \"{header.x-team}\", weights: { checkout: 4 } }`. With a `key`, they share each bucket"),

@@ -98,6 +98,7 @@ impl ConfigReader {
             algorithms: Vec::new(),
             rates: Vec::new(),
             auto: None,
+            learn: None,
             calendar: None,
             key: self.read(section, "key"),
             key_rates: Arc::default(),
@@ -157,6 +158,7 @@ impl ConfigReader {
             self.rule_at(section, &rule, written, limiter);
         }
         self.auto_margin(section, limiter);
+        self.learn(section, limiter);
         self.key_rates(section, kind, &rule, limiter);
         self.floors(section, limiter);
         self.rates_from(section, kind, &rule, limiter);
@@ -166,6 +168,7 @@ impl ConfigReader {
             limiter.algorithms.clear();
             limiter.rates.clear();
             limiter.auto = None;
+            limiter.learn = None;
             limiter.calendar = None;
         }
     }

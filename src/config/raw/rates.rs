@@ -2,10 +2,14 @@
 
 use super::rules::micros;
 use crate::{
-    algorithm::{auto_margin::AutoMargin, gate::Bounds, nanohertz::MIN_RATE},
+    algorithm::{
+        auto_margin::AutoMargin,
+        gate::Bounds,
+        nanohertz::{MAX_RATE, MIN_RATE},
+    },
     config::{
         keys::{Choice, LIMITER, RuleKind},
-        limiter::{AutoRule, LimiterConfig},
+        limiter::{AutoRule, LimitBounds, LimiterConfig},
         reader::{ConfigReader, ConfigSection, Field, join},
         unit::Rate,
         yaml::{YamlNode, YamlValue},
@@ -31,8 +35,9 @@ impl ConfigReader {
         limiter: &mut LimiterConfig,
     ) -> Vec<WrittenRate<'n>> {
         let learns = rate.is_some_and(is_auto);
+        let has_bounds = section.get("learn").is_some();
         for key in ["start", "min"].into_iter().filter(|_| !learns && kind.has_auto_rate()) {
-            if let Some(field) = section.get(key) {
+            if let Some(field) = section.get(key).filter(|_| key == "start" || !has_bounds) {
                 self.note_at(&field, "belongs to `rate: auto`, and this limiter has another rate");
             }
         }
@@ -114,6 +119,39 @@ impl ConfigReader {
             return;
         }
         limiter.auto = Some(AutoRule::Margin(AutoMargin { most }));
+    }
+
+    /// Reads `learn: limit` with its bounds.
+    pub(super) fn learn(&mut self, section: &ConfigSection<'_>, limiter: &mut LimiterConfig) {
+        let Some(field) = section.get("learn") else { return };
+        let word: Option<&str> = self.read(section, "learn");
+        let ([rate], [rule], None) = (&limiter.rates[..], &limiter.algorithms[..], limiter.auto)
+        else {
+            let reason = if limiter.auto.is_some() {
+                "cannot go with a rate or a margin that refusals teach; keep one of the two"
+            } else {
+                "needs a limiter with one `rate`; write a limiter for each of the list"
+            };
+            return self.note_at(&field, reason);
+        };
+        let (min, max): (Option<Rate>, Option<Rate>) =
+            (self.read(section, "min"), self.read(section, "max"));
+        // A quota that is ten times the written one is more likely a mistake.
+        let (first, highest) = (rate.nanohertz(), rate.nanohertz().saturating_mul(10));
+        let bounds = LimitBounds {
+            min: min.map_or((first / 100).max(MIN_RATE), |min| min.nanohertz()),
+            max: max.map_or(highest.min(MAX_RATE), |max| max.nanohertz()),
+        };
+        let at = |rate| rule.as_rate().and_then(|rule| rule.at_rate(rate));
+        let reason = if !(bounds.min..=bounds.max).contains(&first) {
+            format!("needs a `rate` from `min` to `max`, and {rate} is not")
+        } else if bounds.min < MIN_RATE || at(bounds.min).is_none() || at(bounds.max).is_none() {
+            "cannot be counted exactly from `min` to `max`; use a smaller `burst`, or a greater `min`".into()
+        } else {
+            limiter.learn = word.map(|_| bounds);
+            return;
+        };
+        self.note_at(&field, reason);
     }
 
     /// Reads the rates of a limiter, and checks that its algorithm can keep as many.

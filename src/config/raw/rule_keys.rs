@@ -21,11 +21,12 @@ impl ConfigReader {
         let before = self.mistakes.len();
         let default = if section.get("algorithm").is_none() { ", the default" } else { "" };
         let has_auto_rate = section.get("rate").as_ref().is_some_and(is_auto);
+        let has_bounds = has_auto_rate || section.get("learn").is_some();
         for key in LIMITER.specs {
             let is_right = match (key.rules, key.is_for_auto_rates) {
                 // Without `rate: auto` these are another mistake.
                 ([], _) => kind.has_auto_rate(),
-                (_, true) if has_auto_rate && kind.has_auto_rate() => true,
+                (_, true) if has_bounds && kind.has_auto_rate() => true,
                 (rules, _) => rules.contains(&kind),
             };
             // A wrong `rate` is noted where rates are read.

@@ -140,7 +140,7 @@ use rstest::rstest;
 )]
 #[case::keys_of_a_bucket(
     "{ rate: 5/s, @colour: red }",
-    "limiters.a.colour: unknown key `colour`; known here: algorithm, rate, burst, key, rates, rates_from, fair, floors, scope, mode, on_failure, on_loss"
+    "limiters.a.colour: unknown key `colour`; known here: algorithm, rate, burst, key, rates, rates_from, learn, fair, floors, scope, mode, on_failure, on_loss"
 )]
 #[case::keys_of_a_window(
     "{ algorithm: sliding_window, rate: 5/s, @colour: red }",

@@ -527,6 +527,53 @@ fn mistakes_in_rates_of_keys_have_a_cure(#[case] limiter: &str, #[case] expected
     assert!(said.contains(expected), "{said}");
 }
 
+#[rstest]
+#[case::the_defaults("{ rate: 5/s, learn: limit }", Some([50_000_000, 50_000_000_000]))]
+#[case::bounds("{ rate: 5/s, learn: limit, min: 1/min, max: 20/s }", Some([16_666_666, 20_000_000_000]))]
+#[case::a_leaky_bucket("{ algorithm: leaky_bucket, rate: 5/s, learn: limit }", Some([50_000_000, 50_000_000_000]))]
+#[case::nothing("5/s", None)]
+fn the_bounds_of_a_named_rate(#[case] text: &str, #[case] expected: Option<[i64; 2]>) {
+    assert_eq!(limiter(text).learn.map(|own| [own.min, own.max]), expected);
+}
+
+#[rstest]
+#[case::a_word("{ rate: 5/s, learn: rate }", "limiters.a.learn: `rate`")]
+#[case::a_window(
+    "{ algorithm: sliding_window, rate: 5/s, learn: limit }",
+    "limiters.a.learn: belongs to algorithm token_bucket or leaky_bucket"
+)]
+#[case::places(
+    "{ algorithm: concurrency, max: 5, learn: limit }",
+    "limiters.a.learn: belongs to algorithm token_bucket or leaky_bucket"
+)]
+#[case::refusals(
+    "{ rate: auto, start: 5/s, learn: limit }",
+    "limiters.a.learn: cannot go with a rate or a margin that refusals teach; keep one of the two"
+)]
+#[case::a_list(
+    "{ rate: [5/s, 9/min], learn: limit }",
+    "limiters.a.learn: needs a limiter with one `rate`; write a limiter for each of the list"
+)]
+#[case::below_min(
+    "{ rate: 5/s, learn: limit, min: 6/s }",
+    "limiters.a.learn: needs a `rate` from `min` to `max`"
+)]
+#[case::above_max(
+    "{ rate: 5/s, learn: limit, max: 4/s }",
+    "limiters.a.learn: needs a `rate` from `min` to `max`"
+)]
+#[case::a_start(
+    "{ rate: 5/s, learn: limit, start: 4/s }",
+    "limiters.a.start: belongs to `rate: auto`"
+)]
+#[case::a_bound_alone("{ rate: 5/s, min: 4/s }", "limiters.a.min: belongs to `rate: auto`")]
+fn mistakes_in_a_named_rate_have_a_cure(#[case] limiter: &str, #[case] expected: &str) {
+    let text =
+        format!("upstream: http://a\nlimiters: {{ a: {limiter} }}\nroutes: [{{ suffix: / }}]\n");
+    let said = parse(&text).expect_err("must be refused").to_string();
+    assert!(said.contains(expected), "{said}");
+}
+
 /// A request is compared with each pattern, so that there are few.
 #[test]
 fn rates_have_a_hundred_patterns() {
