@@ -17,7 +17,10 @@ use limits::LimitRows;
 use parking_lot::Mutex;
 use source::{RowsError, RowsReader};
 use std::{sync::Arc, time::Duration};
-use tokio::{task::spawn_blocking, time::sleep};
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, sleep_until},
+};
 
 /// How often a gateway looks whether a reload has brought a source.
 const IDLE: Duration = Duration::from_secs(2);
@@ -104,8 +107,15 @@ impl<F: FollowedRows> RowsFollower<F> {
         Self { live, reader: None, from: None, status: RowsStatus::default(), followed }
     }
 
+    /// Waits for the next look, or until a reload has brought another source.
     async fn pause(&self) {
-        sleep(self.from.as_ref().map_or(IDLE, |from| from.every)).await;
+        let end = Instant::now() + self.from.as_ref().map_or(IDLE, |from| from.every);
+        while Instant::now() < end {
+            sleep_until(end.min(Instant::now() + IDLE)).await;
+            if self.followed.lock().source(&self.live.plan().config) != self.from {
+                return;
+            }
+        }
     }
 
     /// Asks the source once, and applies what has changed. False if the configuration names none.

@@ -6,8 +6,11 @@ use crate::{
     plan::{LearnedLimits, Plan},
     store::{StoreAdmin, StoreError},
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep, timeout};
+
+/// How often a text is read that requests use. It may have 100 KB.
+const LOOK: Duration = Duration::from_secs(3);
 
 /// Reads the rates of all limiters that learn them, and keeps reading and writing on the current runtime.
 pub(super) async fn begin(plan: &Plan, store: &Arc<dyn StoreAdmin>) {
@@ -45,7 +48,9 @@ pub(crate) async fn forget(
 async fn keep(limits: Arc<LearnedLimits>, store: Arc<dyn StoreAdmin>) {
     let mut looked: Option<Instant> = None;
     while !limits.is_replaced() {
-        if limits.is_due() || looked.is_none_or(|looked| looked.elapsed() >= UNUSED) {
+        let is_older = |age| looked.is_none_or(|looked| looked.elapsed() >= age);
+        let is_due = is_older(UNUSED) || is_older(LOOK) && limits.is_asked();
+        if is_due || limits.has_news() {
             drop(timeout(PATIENCE, report(&limits, &store)).await);
             looked = Some(Instant::now());
         }
@@ -54,7 +59,7 @@ async fn keep(limits: Arc<LearnedLimits>, store: Arc<dyn StoreAdmin>) {
     }
 }
 
-/// Brings the rates that this gateway has heard into the shared text, and the text into the gateway.
+/// Brings the rates that answers named here into the shared text, and the text into the gateway.
 async fn report(limits: &LearnedLimits, store: &Arc<dyn StoreAdmin>) -> Result<(), StoreError> {
     let asked = Instant::now();
     if let Some(note) = revise(store, &limits.note, |note| limits.next(note)).await? {

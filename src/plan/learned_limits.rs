@@ -18,9 +18,9 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// The most keys whose rates are known. The one that was told least lately gives way.
+/// The most keys whose rates are known. The one that answers named least lately gives way.
 const MOST: usize = 4096;
-/// A rate that is told again is brought into the shared text after this time, so that it stays.
+/// A rate that answers name again is written to the shared text after this time, so that it stays.
 const RENEWED: Duration = Duration::from_secs(3600);
 /// The first line of the text.
 const HEAD: &str = "limits 1";
@@ -80,10 +80,14 @@ impl LearnedLimits {
         self.keys.lock().retain(|own, _| key.is_some_and(|key| **own != *key));
     }
 
-    /// Whether a request has asked since the last look at the shared text, or a rate is not in it yet.
-    pub(crate) fn is_due(&self) -> bool {
-        let is_asked = self.is_asked.swap(false, Relaxed);
-        is_asked || self.keys.lock().values().any(|own| own.is_fresh)
+    /// Whether the shared text lacks a rate.
+    pub(crate) fn has_news(&self) -> bool {
+        self.keys.lock().values().any(|own| own.is_fresh)
+    }
+
+    /// Whether a request has asked since the last call of this function.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.is_asked.swap(false, Relaxed)
     }
 
     /// The shared text after a look at it; `None` if it stays, as one of another version does.
@@ -115,7 +119,7 @@ impl LearnedLimits {
         Some(text(&keys, note.now))
     }
 
-    /// Takes over the shared text. Rates that were told after `asked` stay.
+    /// Takes over the shared text. Rates that answers have named since `asked` stay.
     pub(crate) fn know(&self, note: &Note, asked: Instant) {
         let Some(mut shared) = note.text.as_ref().and_then(|text| parse(text, note.now)) else {
             return;
