@@ -89,8 +89,12 @@ static TABLES: LazyLock<Vec<(Table, Vec<config::Route>)>> = LazyLock::new(|| {
 });
 
 /// Finds the route of the segments that an origin sees. `None` for segments that no route names and that hold characters
-/// such as `;`, which other origins read differently: such a path is limited as its normal form is.
+/// such as `;`, which other origins read differently: such a path is limited as its normal form is. So is one whose dot
+/// segments an origin leaves as they are ([`Paths::with_dot_segments`]): to Starlette `/v2/./search` is no `/v2/search`.
 fn serves(table: &Table, routes: &[config::Route], segments: Vec<String>) -> Option<usize> {
+    if segments.iter().any(|segment| [".", ".."].contains(&&**segment)) {
+        return None;
+    }
     let length = wanted(segments.clone());
     if length > 0 {
         let is_wanted = |route: &config::Route| match &route.path {
