@@ -89,8 +89,8 @@ static TABLES: LazyLock<Vec<(Table, Vec<config::Route>)>> = LazyLock::new(|| {
 });
 
 /// Finds the route of the segments that an origin sees. `None` for segments that no route names and that hold characters
-/// such as `;`, which other origins read differently: such a path is limited as its normal form is. So is one whose dot
-/// segments an origin leaves as they are ([`Paths::with_dot_segments`]): to Starlette `/v2/./search` is no `/v2/search`.
+/// such as `;`, which other origins read differently: such a path is limited as its normal form is. The same holds for dot
+/// segments that an origin leaves as they are ([`Paths::with_dot_segments`]): to Starlette `/v2/./search` is no `/v2/search`.
 fn serves(table: &Table, routes: &[config::Route], segments: Vec<String>) -> Option<usize> {
     if segments.iter().any(|segment| [".", ".."].contains(&&**segment)) {
         return None;
