@@ -463,7 +463,9 @@ function M.remain(state, left, waiting, next, span)
   local algorithm, is_open, now = state.algorithm, state.open, call.now
   local old, reset, recalls = is_open.gate, ceil((now + span) / 2) * 2, left
   if old and now < old.reset then
-    local is_emptied = left == 0 and (old.left > 0 or old.reset % 2 == 0)
+    local is_empty = old.left == 0 and old.reset % 2 == 1
+    if is_empty and left > 0 then return end
+    local is_emptied = left == 0 and not is_empty
     local is_new = waiting > left or is_emptied
     if not is_new and left >= old.left then return end
     reset = is_new and floor(old.reset / 2 + 1) * 2 or old.reset

@@ -160,7 +160,8 @@ impl Gate {
     /// A count begins with the requests that wait: they ask again, so that they are counted. At a working rate they do so only if
     /// more permits are promised than remain. A count only gets smaller, unless
     /// that is so again, or nothing remains: slots of this count may still be ahead at any gateway. Then a new one begins, which ends
-    /// 1 or 2 µs later: permits of the count before do not come back to it.
+    /// 1 or 2 µs later: permits of the count before do not come back to it. Where nothing remains, an answer that names more is one
+    /// of before, told late by another gateway.
     pub fn remaining(
         old: Option<&OpenGate>,
         open: &Open,
@@ -170,7 +171,7 @@ impl Gate {
         let gate = old.map_or_else(Self::default, |old| old.gate.clone());
         let (left, span) = (told.permits.max(0), told.span.clamp(0, MAX_PAUSE));
         let (before, reset) = (gate.left, gate.reset);
-        let is_emptied = left == 0 && !gate.is_empty();
+        let (is_emptied, is_late) = (left == 0 && !gate.is_empty(), left > 0 && gate.is_empty());
         let mut change = GateChange { gate: Self { left, ..gate }, recalls: Some(left) };
         if now >= reset {
             let next = told.next(open.facts().capacity);
@@ -182,6 +183,8 @@ impl Gate {
             if !old.is_some_and(OpenGate::is_flowing) {
                 change.recalls = Some(0);
             }
+        } else if is_late {
+            return None;
         } else if told.waiting > left || is_emptied {
             change.gate.reset = (reset + 2) / 2 * 2;
         } else if left >= before {

@@ -113,3 +113,16 @@ fn nothing_remains_of_a_count_that_has_granted_permits() {
         assert!(limiter.ask(T0, 1, MAX_BUDGET).at > 4 * SECOND, "{rule:?}");
     }
 }
+
+/// Gateways tell answers in another order than the upstream gave them: one of before says that a permit remains.
+#[test]
+fn a_late_answer_returns_no_permit_where_nothing_remains() {
+    let rule = Algorithm::from(SlidingWindow::new(40, 1_000_000, 0).expect("a rule"));
+    let (open, told) =
+        (rule.open(None, T0), |permits, waiting| Remainder { permits, waiting, span: 900_000 });
+    let emptied = Gate::remaining(None, &open, T0, told(0, 1)).expect("news").gate;
+    let gate = OpenGate::new(Some(emptied), T0 + 2_000, &rule, None).expect("a gate");
+    for waiting in [0, 4] {
+        assert!(Gate::remaining(Some(&gate), &open, T0 + 2_000, told(1, waiting)).is_none());
+    }
+}
