@@ -121,11 +121,10 @@ impl RateReader<'_> {
         let LimiterConfig { key, calendar, key_rates, name, .. } = self.limiter;
         // A limiter without a key is refused where the file is read.
         let Some(key) = key else { return Ok(()) };
-        if !self.edited.is_empty() && self.edited.contains(&*key.canonical_name(&row.key)) {
-            return Ok(());
-        }
+        // Keys and rates may have been written the wrong way round.
+        let quoted = if key.is_secret() { "***" } else { text };
         let rate = kind.read_rate(text.trim(), calendar.is_some());
-        let rate = rate.map_err(|reason| format!("`{}` {reason}", text.escape_debug()))?;
+        let rate = rate.map_err(|reason| format!("`{}` {reason}", quoted.escape_debug()))?;
         let rule_at = self.rates.rule_at(rate).map_or_else(|| rule.at(rate), Ok);
         let most = rule_at.map_err(|wrong| wrong.reason)?.capacity();
         if most < self.cost {
@@ -133,6 +132,10 @@ impl RateReader<'_> {
             return Err(format!(
                 "a request costs at least {cost} of `{name}`, and {rate} can never give more than {most} at once"
             ));
+        }
+        // The rate of an operator counts. That of the row is checked nevertheless: it counts afterwards.
+        if !self.edited.is_empty() && self.edited.contains(&*key.canonical_name(&row.key)) {
+            return Ok(());
         }
         let patterns = MOST_PATTERNS.saturating_sub(key_rates.patterns());
         self.rates.add_named(key, &row.key, rate, rule, patterns)
@@ -164,6 +167,12 @@ impl RateRow {
         if let Some(line) = text.lines().position(|line| line.contains("${")) {
             return Err(format!("line {}: `${{` has no meaning in this file", line + 1));
         }
+        // A program that is about to write it has made it empty.
+        let is_empty =
+            |line: &str| line.trim_start().is_empty() || line.trim_start().starts_with('#');
+        if text.lines().all(is_empty) {
+            return Err("is empty; write `{}` for no rates".into());
+        }
         let outside = Outside { directory: Path::new("."), variable: &|_| None, unread: None };
         let mut mistakes = Vec::new();
         let root = yaml::read(text, &outside, &mut mistakes);
@@ -172,7 +181,9 @@ impl RateRow {
             return Err(format!("line {line}: {}", mistake.reason));
         }
         let Ok(YamlValue::Map(entries)) = root.map(|root| root.value) else {
-            return Err("is no map of keys and rates, as in `acme: 20/s`".into());
+            return Err(
+                "is no map of keys and rates, as in `acme: 20/s`; write `{}` for none".into()
+            );
         };
         if entries.len() > MOST_RATES {
             return Err(format!("has more than {MOST_RATES} keys"));

@@ -5,7 +5,13 @@ use super::{
     database::{Database, DatabaseError},
 };
 use crate::config::RowsSource;
-use std::{fs::File, io::Read as _, path::Path, thread, time::Duration};
+use std::{
+    fs::{self, File},
+    io::Read as _,
+    path::Path,
+    thread,
+    time::Duration,
+};
 use tokio::task::spawn_blocking;
 
 /// The most bytes of a file.
@@ -93,6 +99,11 @@ fn read_settled(path: &Path, before: Option<&str>) -> Result<String, RowsError> 
 /// The text of a file, of at most [`MAX_FILE`] bytes.
 pub(super) fn content(path: &Path) -> Result<String, RowsError> {
     let mut text = String::new();
+    // Opening a pipe would wait for its writer.
+    let is_file = fs::metadata(path).map(|found| found.is_file());
+    if let Ok(false) = is_file {
+        return Err(RowsError::of(path, "is no regular file".into()));
+    }
     let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text));
     match read {
         Err(error) => Err(RowsError::of(path, format!("cannot be read: {error}"))),

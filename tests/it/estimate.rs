@@ -131,11 +131,17 @@ async fn an_estimate_shares_slots_with_the_tenants_that_wait(#[case] on_redis: b
     for _ in 0..3 {
         own.push(gateway.ask("/team", &[("X-Team", "b")]).await);
     }
+    // An answer counts as coming when it is read.
+    let own = own.into_iter().map(|mut conn| {
+        tokio::spawn(async move {
+            let answer = conn.answer().await.expect("an answer");
+            assert_eq!(answer.status, 200);
+            answer.at
+        })
+    });
     let mut then = Vec::new();
-    for mut conn in own {
-        let answer = conn.answer().await.expect("an answer");
-        assert_eq!(answer.status, 200);
-        then.push(millis(answer.at - begin));
+    for answer in own.collect::<Vec<_>>() {
+        then.push(millis(answer.await.expect("a call") - begin));
     }
     then.sort_by(f64::total_cmp);
     for (told, then) in told.into_iter().zip([then[0], then[2]]) {

@@ -43,8 +43,14 @@ fn the_rate_of_an_operator_counts_before_that_of_a_row() {
     let rates = vec!["5/s".into()];
     let edit = ConfigEdit::Rates { limiter: "shop".into(), key: Some("acme".into()), rates };
     let config = config("", 1).edited(std::slice::from_ref(&edit)).expect("a config");
-    let limiter = with(config, vec![row("acme", "50/s", None), row("b", "60/s", None)], &[edit]);
+    let edits = [edit];
+    let rows = vec![row("acme", "50/s", None), row("b", "60/s", None)];
+    let limiter = with(config.clone(), rows, &edits);
     assert_eq!(["acme", "b"].map(|key| count(&limiter, key)), [5, 60]);
+    // A mistake is reported meanwhile, and the last valid rate is known when the operator's ends.
+    let limiter = with(config, vec![row("acme", "30/sek", Some("30/s"))], &edits);
+    assert_eq!((count(&limiter, "acme"), limiter.unfit_rows.len()), (5, 1));
+    assert!(limiter.unfit_rows[0].has_former);
 }
 
 #[rstest]
@@ -88,11 +94,11 @@ fn no_message_quotes_a_credential() {
                 key: '{header.authorization}', rates_from: { file: a.yaml } } }\n";
     let config = Config::parse(text, "t", Path::new("."), &|_| None).expect("a config");
     let key = config.limiters[0].key.clone().expect("a key").canonical_name("Bearer hunter2");
-    let rows = vec![row("Bearer hunter2", "20/s", None), row("Bearer hunter3", "x", None)];
+    let rows = vec![row("Bearer hunter2", "20/s", None), row("20/s", "Bearer hunter3", None)];
     let limiter = with(config, rows, &[]);
     assert_eq!(count(&limiter, &key), 20);
     assert!(
-        reasons(&limiter)[0].starts_with("line 7: `x` is not a rate"),
+        reasons(&limiter)[0].starts_with("line 7: `***` is not a rate"),
         "{:?}",
         reasons(&limiter)
     );
@@ -101,7 +107,9 @@ fn no_message_quotes_a_credential() {
 #[rstest]
 #[case::yaml("acme: 20/s\n'b c': 10/min\nnone:\n", Ok(2))]
 #[case::json("{ \"acme\": \"20/s\", \"b\": \"10/min\" }", Ok(2))]
-#[case::nothing("", Ok(0))]
+#[case::no_keys("{}", Ok(0))]
+#[case::nothing("", Err("is empty; write `{}` for no rates"))]
+#[case::comments("# a list\n\n", Err("is empty"))]
 #[case::a_list("[20/s]", Err("is no map of keys and rates"))]
 #[case::a_list_of_rates("a: [1/s, 2/min]", Err("line 1: a key must have one rate"))]
 #[case::twice("a: 1/s\na: 2/s", Err("line 2: written twice"))]
