@@ -190,6 +190,19 @@ impl Algorithm {
     }
 }
 
+// === impl Open ===
+
+impl Open {
+    /// Whether it is this rule that lets a request wait until `at`, µs of the store's clock, with the permits that it has. The
+    /// permits of a bucket for a request that another limiter delays lie among those of later ones, so that they tell no level.
+    pub(crate) fn binds(&self, grant: Grant, cost: i64, at: Micros) -> bool {
+        match self {
+            Self::TokenBucket(open) => open.binds(grant, cost, at),
+            _ => true,
+        }
+    }
+}
+
 // === impl State ===
 
 impl State {

@@ -33,6 +33,12 @@ function M.earliest(open, from, cost, kept)
   return from, start
 end
 
+-- Whether the permits of a grant are within reach no earlier than `at`.
+function M.binds(open, cost, at, whole, ticks)
+  local rule = open.rule
+  return (whole - at) * rule.den + ticks % rule.den + cost * rule.per > rule.most * rule.per - rule.den
+end
+
 function M.refund(open, whole, ticks, born, _, cost) return credits.settle(open, whole, ticks, born, cost) end
 
 function M.promise(open, at, start, kept)

@@ -177,6 +177,15 @@ impl Open {
     }
 }
 
+impl Open {
+    /// Whether the permits of a grant are within reach no earlier than `at`, µs of the store's clock.
+    pub(super) fn binds(&self, grant: Grant, cost: i64, at: Micros) -> bool {
+        let Pace { per, den, .. } = self.rule.pace();
+        let end = (grant.whole - at) * den + grant.ticks.rem_euclid(den) + cost * per;
+        end > self.rule.pace().full() - den
+    }
+}
+
 // === impl OpenRate for Open ===
 
 impl OpenRate for Open {

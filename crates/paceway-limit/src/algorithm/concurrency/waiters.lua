@@ -44,7 +44,7 @@ end
 -- The class of a request if none of a higher one waits.
 function M.most_urgent(q, number)
   local it = q.len > 0 and stored.request(q, stored.id(number))
-  return it and turns.is_urgent(q, it.class) and it.class
+  return it and turns.most_urgent(q, it.class) == it.class and it.class
 end
 
 function M.remove(q, number, is_served)

@@ -255,10 +255,8 @@ function M.confirm(q, id, refund)
   return own.at, own.grants
 end
 
--- Whether the slot of a request comes, which has to leave permits to others. Twin of queue/displaced.rs, as the next two are.
-function M.is_due(q, it)
-  return not it.called and turns.is_urgent(q, it.class) and it.at - call.now <= AHEAD and it.at >= q.closed
-end
+-- Whether the slot of a request comes. Twin of queue/displaced.rs, as the next two are.
+function M.is_due(q, it) return it.at - call.now <= AHEAD and it.at >= q.closed end
 
 function M.displace(q, id, it, chain, slot)
   local before = it.at
@@ -268,7 +266,7 @@ function M.displace(q, id, it, chain, slot)
 end
 
 function M.dismiss(q, id, it)
-  turns.remove(q, id, it)
+  if not it.called then turns.remove(q, id, it) end
   forget(q, id, it)
   q.room, q.changed = 1, true
 end

@@ -91,7 +91,7 @@ end
 -- Decides a request whose slot comes once more, from the permits that are left by now: it may not be sent below a floor.
 local function keep_floors(wants, q, id)
   local it = stored.request(q, id)
-  if not it or not keep_back(wants, it.class) or not queue.is_due(q, it) then return end
+  if not it or not queue.is_due(q, it) or not keep_back(wants, turns.most_urgent(q, it.class)) then return end
   for w = 1, #wants do
     local state = wants[w].state
     local gate = not state.algorithm.lease and state.open.gate
@@ -99,8 +99,10 @@ local function keep_floors(wants, q, id)
   end
   local rates = {}
   for w, permits in pairs(parts_of(wants, it.grants, 0)) do
-    local state = wants[w].state
-    adjust.give_back(state, wants[w].cost, unpack(permits, 2))
+    local state, cost = wants[w].state, wants[w].cost
+    local binds = state.algorithm.binds
+    if binds and not binds(state.open, cost, it.at, permits[2], permits[3]) then wants[w].kept = 0 end
+    adjust.give_back(state, cost, unpack(permits, 2))
     state.dirty = true
   end
   for w = 1, #wants do

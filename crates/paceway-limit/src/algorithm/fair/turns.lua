@@ -156,8 +156,8 @@ local function highest(q)
   return q[1].weight > 0 and 1 or q[2].weight > 0 and 2 or q[3].weight > 0 and 3 or nil
 end
 
--- Whether no request of a higher class waits.
-function M.is_urgent(q, class) return class <= (highest(q) or class) end
+-- The highest class of the requests that wait, and of one that has had its turn.
+function M.most_urgent(q, class) return min(highest(q) or class, class) end
 
 -- The first tenants of the class whose turn it is, among those that would have started, one after the other: the highest with
 -- a waiting request, or a lower one that has waited for long enough.

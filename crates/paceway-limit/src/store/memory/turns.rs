@@ -6,7 +6,7 @@ use crate::{
         MAX_BUDGET, Micros, RuleState,
         concurrency::Ticket,
         fair::{
-            Place, Queue, Turns,
+            Place, Priority, Queue, Turns,
             queue::{
                 Chain, Confirmed, DueCall, Effects, MAX_WAITING, Newcomer, Refused, Slot, like,
             },
@@ -115,8 +115,12 @@ impl MemoryStore {
             for booking in queue.lapse(now) {
                 is_decided |= opened[q].refund(booking.grant, booking.cost);
             }
-            let due = queue.due(now, place.0);
-            if let Some(due) = due.filter(|_| opened.iter().all(OpenedState::takes_back)) {
+            let own = checks[q].turn.as_ref().map_or(Priority::Normal, |turn| turn.priority);
+            let due = queue.due(now, place.0, own).filter(|due| {
+                checks.iter().any(|check| check.kept_from(due.priority) > 0)
+                    && opened.iter().all(OpenedState::takes_back)
+            });
+            if let Some(due) = due {
                 decide_again(&mut queue, now, checks, &mut opened, place, due, &mut effects);
                 is_decided = true;
             }
@@ -337,16 +341,17 @@ fn decide_again(
     due: DueCall,
     effects: &mut Effects,
 ) {
-    let DueCall { slot, deadline, like } = due;
-    let rates = checks.iter().zip(&mut *opened).filter(|(check, _)| is_rate(check));
-    for ((check, opened), grant) in rates.zip(slot.grants) {
-        opened.refund(grant, check.cost);
-    }
+    let DueCall { slot, deadline, like, priority } = due;
     let from = (slot.at - now).max(0);
+    let mut wants: SmallVec<[Want<'_>; 2]> = SmallVec::new();
     // One that only observes has counted the request.
     let rates = checks.iter().zip(opened).filter(|(check, _)| is_rate(check));
-    let mut wants: SmallVec<[Want<'_>; 2]> =
-        rates.map(|(check, opened)| opened.want(check)).collect();
+    for ((check, opened), grant) in rates.zip(slot.grants) {
+        let binds = opened.open.rate().is_none_or(|open| open.binds(grant, check.cost, slot.at));
+        let kept = if binds { check.kept_from(priority) } else { 0 };
+        opened.refund(grant, check.cost);
+        wants.push(Want { kept, ..opened.want(check) });
+    }
     let mut decide = |limit: Micros| {
         let reserved = reserve::decide_from(&mut wants, from, limit.max(from), None);
         let grants = reserved.parts.map(|parts| parts.iter().map(|part| part.grant).collect());

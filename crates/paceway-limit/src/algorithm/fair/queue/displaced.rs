@@ -2,7 +2,10 @@
 //! below the floor; it takes a later slot, or it waits no longer.
 
 use super::{AHEAD, Chain, Effects, Queue, Slot};
-use crate::algorithm::{Micros, fair::Floors};
+use crate::algorithm::{
+    Micros,
+    fair::{Floors, Priority},
+};
 use std::sync::Arc;
 
 /// A request whose slot comes.
@@ -14,6 +17,8 @@ pub struct DueCall {
     pub deadline: Micros,
     /// Its limiters and costs, as [`like`](super::like) writes them.
     pub like: Arc<str>,
+    /// The priority whose floor counts: the highest one that waits, which gets the slot.
+    pub priority: Priority,
 }
 
 // === impl Queue ===
@@ -24,14 +29,14 @@ impl Queue {
         self.floors = floors;
     }
 
-    /// The request `number`, if its slot comes and it is its own. None while a request of a higher priority waits, which takes
-    /// the slot, nor for a request whose turn has come: lower priorities keep a twentieth of the slots.
-    pub fn due(&self, now: Micros, number: u64) -> Option<DueCall> {
+    /// The request `number` of this priority, if its slot comes. While one of a higher priority waits, the slot is exchanged for
+    /// that one, or a lower one has its twentieth.
+    pub fn due(&self, now: Micros, number: u64, own: Priority) -> Option<DueCall> {
         let it = self.waiting.get(&number)?;
-        let is_urgent = self.turns.priority_of(number)? <= self.turns.highest()?;
+        let priority = self.turns.highest().map_or(own, |highest| highest.min(own));
         let is_due = it.slot.at - now <= AHEAD && it.slot.at >= self.closed_until;
         let (slot, deadline, like) = (it.slot.clone(), it.deadline, it.like.clone());
-        (is_urgent && is_due && !it.is_called).then_some(DueCall { slot, deadline, like })
+        is_due.then_some(DueCall { slot, deadline, like, priority })
     }
 
     /// Gives a request whose permits have been refunded another slot: the last of `chain` takes it, each other one the slot of the

@@ -4,8 +4,11 @@
 use super::limiter::LocalLimiter;
 use crate::{
     algorithm::{
-        Algorithm, Concurrency, Grant, Level, MAX_BUDGET, Micros, Rule, concurrency::Ticket,
-        gate::Bounds, reserve::Part,
+        Algorithm, Concurrency, Grant, Level, MAX_BUDGET, Micros, Rule,
+        concurrency::Ticket,
+        fair::{Floors, Priority},
+        gate::Bounds,
+        reserve::Part,
     },
     store::{
         Check, Checks, Entry, KnownPause, OnFailure, Pause, Reply, Share,
@@ -140,8 +143,10 @@ impl LocalState {
             let begun = self.limiters.get(&key).and_then(|limiter| limiter.check.bounds.as_ref());
             begun.unwrap_or(bounds).share(self.sharing(check)).into()
         });
-        // First come, first served: the tenants of one gateway are not those of all.
-        Check { key, algorithm, bounds, overflow: None, turn: None, ..check.clone() }
+        // First come, first served: the tenants of one gateway are not those of all. Without its turn the priority is not known.
+        let is_high = check.turn.as_ref().is_some_and(|turn| turn.priority == Priority::High);
+        let floors = if is_high { Floors::default() } else { check.floors };
+        Check { key, algorithm, bounds, overflow: None, turn: None, floors, ..check.clone() }
     }
 
     /// The share of `check`, as [`Self::share`]. The first request of a key begins its state.

@@ -11,6 +11,10 @@ struct Busy {
     world: World,
     floors: Floors,
     batch: usize,
+    /// A further limiter of each request, without a floor.
+    tighter: Option<Algorithm>,
+    /// Each second request of the batch has a low priority.
+    is_mixed: bool,
 }
 
 // === impl Busy ===
@@ -18,12 +22,15 @@ struct Busy {
 impl Busy {
     fn new(rule: impl Into<Algorithm>, floor: Floor, batch: usize) -> Self {
         let floors = Floors { high: Some(floor), normal: None };
-        Self { world: World::new(rule.into()), floors, batch }
+        let world = World::new(rule.into());
+        Self { world, floors, batch, tighter: None, is_mixed: false }
     }
 
     fn checks(&self, priority: Priority) -> Checks {
-        let turn = Turn::new("-", 1, priority);
-        [Check::new("a", self.world.rule).with_turn(turn).with_floors(self.floors)].into()
+        let turn = || Turn::new("-", 1, priority);
+        let tighter = self.tighter.map(|rule| Check::new("b", rule).with_turn(turn()));
+        let own = Check::new("a", self.world.rule).with_turn(turn()).with_floors(self.floors);
+        tighter.into_iter().chain([own]).collect()
     }
 
     /// Lets time pass. A request of the batch that was sent asks again.
@@ -31,7 +38,9 @@ impl Busy {
         while self.world.now < until {
             while self.world.waiting.len() < self.batch {
                 let sent = self.world.sent.len();
-                let decision = self.world.ask(self.checks(Priority::Normal), budget);
+                let is_low = self.is_mixed && self.world.tickets % 2 == 0;
+                let priority = if is_low { Priority::Low } else { Priority::Normal };
+                let decision = self.world.ask(self.checks(priority), budget);
                 if !decision.admitted || self.world.sent.len() > sent + 1_000 {
                     break;
                 }
@@ -112,6 +121,29 @@ fn a_small_bucket_has_a_permit_most_of_the_time(#[case] burst: i64, #[case] floo
     let all = busy.world.sent.len();
     assert!(all as f64 >= 5.0 * 105.0 * 0.97, "{all} calls in 105 s");
     busy.world.assert_lawful();
+}
+
+/// The permits of a bucket that does not bind are reserved ahead for the requests that wait for another limiter: they are no
+/// reason to move any of these. 40 of them stalled for ever.
+#[test]
+fn a_bucket_that_does_not_bind_delays_no_request() {
+    let mut busy = Busy::new(bucket(30, 30), Floor::Permits(5), 40);
+    busy.tighter = Some(bucket(20, 20));
+    busy.run(20, 60 * SECOND);
+    let all = busy.world.sent.len();
+    assert!(all as f64 >= 20.0 * 25.0 * 0.97, "{all} calls in 25 s");
+    busy.world.assert_lawful();
+}
+
+/// A slot of a low request is exchanged for a normal one, which has to leave the floor as well.
+#[test]
+fn two_priorities_that_wait_leave_the_floor() {
+    let mut busy = Busy::new(bucket(20, 20), Floor::Percent(20), 40);
+    busy.is_mixed = true;
+    let served = busy.run(100, 3_600 * SECOND);
+    assert!(served >= 98, "{served} users of 100 were served");
+    let all = busy.world.sent.len();
+    assert!(all as f64 >= 20.0 * 105.0 * 0.97, "{all} calls in 105 s");
 }
 
 /// Without a floor no user finds a permit.
