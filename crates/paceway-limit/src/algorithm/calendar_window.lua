@@ -110,10 +110,10 @@ local function take_slot(open, start, cost)
   return window.next
 end
 
-local function free_slots(open, window, from, length, count)
-  local free, stop = open.free, from + length * count
+local function free_slots(open, window, from, stop, count)
+  local free, length = open.free, floor((stop - from) / max(count, 1))
   if stop ~= window.next then
-    if stop > open.clock then keep(open, from, length, count) end
+    if from + length * count > open.clock then keep(open, from, length, count) end
     return
   end
   for i = #free, 1, -1 do
@@ -236,7 +236,7 @@ function M.refund(open, whole, _, born, aux, cost)
       if from >= window.start and from < window.stop then remove(open.free, i) end
     end
   elseif open.rule.is_even and whole < aux and aux <= window.stop then
-    free_slots(open, window, whole, floor((aux - whole) / max(cost, 1)), cost)
+    free_slots(open, window, whole, aux, cost)
   end
   if #open.windows == 0 then
     local now = open.now

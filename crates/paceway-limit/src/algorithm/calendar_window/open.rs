@@ -144,10 +144,11 @@ impl Open {
         end
     }
 
-    /// Takes slots back. The last ones of their window, and those that are free before them, move the next slot.
-    fn free_slots(&mut self, place: usize, slots: FreeSlots) {
+    /// Takes slots back that end at `end`. The last ones of their window, and those that are free before them, move the next
+    /// slot; also slots that the end of the window has cut short, as three in the last 2 µs.
+    fn free_slots(&mut self, place: usize, slots: FreeSlots, end: Micros) {
         let Window { start, next, .. } = self.windows[place];
-        if slots.end() != next {
+        if end != next {
             if slots.end() > self.clock {
                 self.keep(slots);
             }
@@ -246,7 +247,7 @@ impl OpenRate for Open {
             self.free.retain(|row| row.from < start || row.from >= end);
         } else if self.rule.is_even && whole < aux && aux <= end {
             let length = (aux - whole) / cost.max(1);
-            self.free_slots(place, FreeSlots { from: whole, length, count: cost });
+            self.free_slots(place, FreeSlots { from: whole, length, count: cost }, aux);
         }
         if self.windows.is_empty() {
             *self = Self { past: self.past, ..Self::new(None, self.now, self.rule) };

@@ -247,6 +247,21 @@ fn a_delayed_request_leaves_others_their_part(#[case] calls: i64) {
     assert!(used.grants.len() * 100 >= 24 * 24 * 97, "{}", used.grants.len());
 }
 
+/// Three permits in the last 2 µs of their window have slots of 0 µs, and come back.
+#[test]
+fn permits_of_the_last_slot_come_back() {
+    let rule = CalendarWindow::new(4, [0, 1_046, 2_092]).expect("a rule").even();
+    let mut open = Open::new(None, 144, rule);
+    let (at, start) = open.earliest(0, 1, 0);
+    open.take(start, 1);
+    let before = (at, open.earliest(900, 3, 0));
+    assert_eq!(before, (0, (900, 1_044)));
+    let grant = open.take(1_044, 3);
+    assert_eq!(grant.aux, 1_046);
+    assert!(open.refund(grant, 3));
+    assert_eq!(open.earliest(900, 3, 0), before.1);
+}
+
 /// A call that comes within a free slot is granted at once.
 #[test]
 fn a_request_may_come_within_its_slot() {
