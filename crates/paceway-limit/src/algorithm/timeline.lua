@@ -40,12 +40,12 @@ function M.free_after(open, from, length, kept)
   local rule, holes = open.rule, open.holes
   if open.credit then kept = max(kept - open.credit.free, 0) end
   for i = 1, #holes, 2 do
-    local s, e = clip(rule, holes[i], from), holes[i + 1]
+    local s, e = clip(rule, holes[i], 0), holes[i + 1]
     local skipped = min(kept, max(e - s, 0))
-    kept = kept - skipped
-    if kept == 0 and s + skipped + length <= e then return s + skipped end
+    kept, s = kept - skipped, clip(rule, s + skipped, from)
+    if kept == 0 and s + length <= e then return s end
   end
-  return clip(rule, open.tail, from) + kept
+  return clip(rule, clip(rule, open.tail, 0) + kept, from)
 end
 
 function M.take(open, start, cost)

@@ -311,18 +311,20 @@ impl Timeline {
     }
 
     /// The start of the first interval of `length` ticks that has `kept` free ticks before it, and is free from `from` on (µs
-    /// from now).
+    /// from now). All that is free from now on is kept, also where it is past at the instant of the interval: the bucket fills up
+    /// meanwhile.
     pub(super) fn free_after(&self, from: Micros, length: i64, kept: i64) -> i64 {
         let mut kept = (kept - self.credit()).max(0);
         for (start, end) in &self.holes {
-            let start = self.pace.clip(*start, from);
+            let start = self.pace.clip(*start, 0);
             let skipped = kept.min((end - start).max(0));
             kept -= skipped;
-            if kept == 0 && start + skipped + length <= *end {
-                return start + skipped;
+            let start = self.pace.clip(start + skipped, from);
+            if kept == 0 && start + length <= *end {
+                return start;
             }
         }
-        self.pace.clip(self.tail, from) + kept
+        self.pace.clip(self.pace.clip(self.tail, 0) + kept, from)
     }
 
     /// Takes the interval that [`Self::free`] found, and keeps the free rests on both sides as holes; or permits that came

@@ -1,7 +1,10 @@
 //! Floors: permits that requests of lower priorities leave to those of higher ones.
 
 use super::*;
-use crate::algorithm::fair::{Floor, Floors};
+use crate::{
+    algorithm::fair::{Floor, Floors},
+    store::Pause,
+};
 use rstest::rstest;
 
 const SECOND: Micros = 1_000_000;
@@ -51,7 +54,11 @@ impl Busy {
 
     fn pass(&mut self, until: Micros) {
         let world = &mut self.world;
+        let (mut last, mut again) = (world.now, 0);
         loop {
+            again = if world.now == last { again + 1 } else { 0 };
+            last = world.now;
+            assert!(again < 1_000, "requests hand their slots around without an end");
             let next = world.waiting.keys().map(|number| (world.at(*number), *number)).min();
             let Some((at, number)) = next.filter(|(at, _)| at - AHEAD <= until) else { break };
             world.now = world.now.max(at - AHEAD);
@@ -144,6 +151,75 @@ fn two_priorities_that_wait_leave_the_floor() {
     assert!(served >= 98, "{served} users of 100 were served");
     let all = busy.world.sent.len();
     assert!(all as f64 >= 20.0 * 105.0 * 0.97, "{all} calls in 105 s");
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    /// A request of a priority comes, with a cost and a budget.
+    Ask(usize, i64, Micros),
+    Leave(usize),
+    Pause(Micros),
+    Time(Micros),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let cost = prop_oneof![4 => Just(1_i64), 1 => 1..4_i64];
+    let budget = prop_oneof![2 => Just(0_i64), 2 => 0..500_000_i64, 4 => 0..3_000_000_i64, 2 => Just(3_600 * SECOND)];
+    prop_oneof![
+        10 => (0..3_usize, cost, budget).prop_map(|(priority, cost, budget)| Event::Ask(priority, cost, budget)),
+        2 => (0..40_usize).prop_map(Event::Leave),
+        1 => (0..800_000_i64).prop_map(Event::Pause),
+        10 => (0..250_000_i64).prop_map(Event::Time),
+    ]
+}
+
+/// The permits of the buckets come in whole µs: after a pause the slots of others lie between two.
+fn rule() -> impl Strategy<Value = Algorithm> {
+    let count = prop::sample::select(vec![1_i64, 2, 4, 5, 8, 10, 20, 25, 40]);
+    prop_oneof![
+        3 => (count, 2..12_i64).prop_map(|(count, burst)| bucket(count, burst)),
+        1 => (3..30_i64).prop_map(|count| SlidingWindow::new(count, SECOND, 0).expect("a rule").into()),
+        1 => (3..30_i64).prop_map(|count| FixedWindow::new(count, SECOND).expect("a rule").into()),
+    ]
+}
+
+proptest! {
+    /// Permits that are kept back, and requests that move because of them, never exceed a rule: also with pauses, requests that
+    /// leave, and costs above what a floor lets through.
+    #[test]
+    fn floors_keep_the_rule(
+        rule in rule(),
+        floor in 1..6_i64,
+        normal in prop::option::of(1..8_i64),
+        events in vec(event(), 1..150),
+    ) {
+        let mut busy = Busy::new(rule, Floor::Permits(floor), 0);
+        busy.floors.normal = normal.map(Floor::Permits);
+        for event in events {
+            match event {
+                Event::Ask(priority, cost, budget) => {
+                    let check = busy.checks(Priority::ALL[priority])[0].clone();
+                    let cost = cost.min(rule.capacity());
+                    busy.world.ask([check.with_cost(cost)].into(), budget);
+                }
+                Event::Leave(i) => {
+                    if let Some(number) = busy.world.waiting.keys().nth(i).copied()
+                        && let Some((checks, ..)) = busy.world.waiting.remove(&number)
+                    {
+                        prop_assert!(busy.world.store.leave_at(busy.world.now, &checks, Place(number)));
+                    }
+                }
+                Event::Pause(span) => {
+                    let check = busy.checks(Priority::Normal)[0].clone();
+                    let entry = Entry::Pause { check, pause: Pause::for_micros(span, 429) };
+                    busy.world.store.run_at(busy.world.now, &[entry]);
+                }
+                Event::Time(span) => busy.pass(busy.world.now + span),
+            }
+        }
+        busy.pass(busy.world.now + 20 * SECOND);
+        busy.world.assert_lawful();
+    }
 }
 
 /// Without a floor no user finds a permit.
