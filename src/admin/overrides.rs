@@ -200,8 +200,8 @@ pub(super) async fn remove_limiting(
     Ok(Json(json!({ "removed": before.is_some() })))
 }
 
-/// Reads a body of JSON, whatever its content type says: curl names another one. An error shows the `example`.
-/// Reads the body of a page that wants a `kind` of body such as this `example`.
+/// Reads a body of JSON, whatever its content type says: curl names another one. An error names the `kind` of body that the page
+/// wants, and shows the `example`.
 pub(super) fn read<T: DeserializeOwned>(body: &[u8], kind: &str, example: &str) -> Result<T> {
     serde_json::from_slice(body).map_err(|error| {
         let why = if body.is_empty() {

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_that_ends_first_is_told() {
+    fn the_window_that_ends_first_is_shown() {
         let day = 24 * HOUR;
         let check = |key: &str, rule: Algorithm| Check::new(key, rule);
         let fixed = |count, period| FixedWindow::new(count, period).expect("a rule").into();

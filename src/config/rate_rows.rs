@@ -125,8 +125,8 @@ impl RateReader<'_> {
         let quoted = if key.is_secret() { "***" } else { text };
         let rate = kind.read_rate(text.trim(), calendar.is_some());
         let rate = rate.map_err(|reason| format!("`{}` {reason}", quoted.escape_debug()))?;
-        let rule_at = self.rates.rule_at(rate).map_or_else(|| rule.at(rate), Ok);
-        let most = rule_at.map_err(|wrong| wrong.reason)?.capacity();
+        let rule = self.rates.rule_for(rate, rule)?;
+        let most = rule.rule.capacity();
         if most < self.cost {
             let cost = self.cost;
             return Err(format!(
@@ -138,7 +138,7 @@ impl RateReader<'_> {
             return Ok(());
         }
         let patterns = MOST_PATTERNS.saturating_sub(key_rates.patterns());
-        self.rates.add_named(key, &row.key, rate, rule, patterns)
+        self.rates.add_named(key, &row.key, rule, patterns)
     }
 
     /// The place of a row, for the log.

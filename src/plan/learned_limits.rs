@@ -5,7 +5,7 @@ use crate::{
     limit::{duration, micros},
     store::Note,
 };
-use parking_lot::Mutex;
+use parking_lot::RwLock;
 use std::{
     collections::HashMap,
     fmt::Write as _,
@@ -29,7 +29,7 @@ const HEAD: &str = "limits 1";
 pub struct LearnedLimits {
     /// The name of the text by which gateways share them.
     pub(crate) note: Arc<str>,
-    keys: Mutex<HashMap<Box<str>, ToldRate>>,
+    keys: RwLock<HashMap<Box<str>, ToldRate>>,
     is_asked: AtomicBool,
     is_replaced: AtomicBool,
 }
@@ -57,14 +57,17 @@ impl LearnedLimits {
 
     /// The rate of a key; `None` if no answer has named one.
     pub(super) fn rate_of(&self, key: Option<&str>) -> Option<Nanohertz> {
-        self.is_asked.store(true, Relaxed);
-        self.keys.lock().get(key.unwrap_or_default()).map(|own| own.rate)
+        // A write would take the cache line from the other workers.
+        if !self.is_asked.load(Relaxed) {
+            self.is_asked.store(true, Relaxed);
+        }
+        self.keys.read().get(key.unwrap_or_default()).map(|own| own.rate)
     }
 
     /// Learns the rate of a key, in permits in 10^9 s.
     pub fn hear(&self, key: Option<&str>, rate: Nanohertz) {
         let (key, now) = (key.unwrap_or_default(), Instant::now());
-        let mut keys = self.keys.lock();
+        let mut keys = self.keys.write();
         let known = keys.get(key);
         if known.is_some_and(|own| own.rate == rate && now - own.told < RENEWED) {
             return;
@@ -77,12 +80,12 @@ impl LearnedLimits {
 
     /// Forgets the rate of a key, or of all keys.
     pub(crate) fn forget(&self, key: Option<&str>) {
-        self.keys.lock().retain(|own, _| key.is_some_and(|key| **own != *key));
+        self.keys.write().retain(|own, _| key.is_some_and(|key| **own != *key));
     }
 
     /// Whether the shared text lacks a rate.
     pub(crate) fn has_news(&self) -> bool {
-        self.keys.lock().values().any(|own| own.is_fresh)
+        self.keys.read().values().any(|own| own.is_fresh)
     }
 
     /// Whether a request has asked since the last call of this function.
@@ -96,7 +99,7 @@ impl LearnedLimits {
             Some(text) => parse(text, note.now)?,
             None => HashMap::new(),
         };
-        let own = self.keys.lock();
+        let own = self.keys.read();
         // A store that has lost the text gets all of it.
         let is_lost = note.text.is_none();
         let mut news = own.iter().filter(|(_, own)| own.is_fresh || is_lost).peekable();
@@ -124,7 +127,7 @@ impl LearnedLimits {
         let Some(mut shared) = note.text.as_ref().and_then(|text| parse(text, note.now)) else {
             return;
         };
-        let mut keys = self.keys.lock();
+        let mut keys = self.keys.write();
         for (key, own) in mem::take(&mut *keys) {
             if own.is_fresh && own.told >= asked {
                 shared.insert(key, own);
@@ -192,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn gateways_share_what_they_were_told() {
+    async fn gateways_share_the_rates_that_answers_named() {
         let (one, other) = (limits(), limits());
         one.hear(Some("a b"), 5);
         one.hear(None, 6);

@@ -1,6 +1,7 @@
 //! A limiter made ready for requests: the names of its states, its checks, and what the gateway knows of it.
 
 mod costs;
+mod demand;
 
 use super::{
     former_states::{FormerState, Renamed, SLACK, UsedStates},
@@ -10,15 +11,15 @@ use super::{
     shared_margin::SharedMargin,
 };
 use crate::{
-    algorithm::{Algorithm, Level, Micros, Rule, fair::Priority, nanohertz::Nanohertz},
+    algorithm::{Level, Rule, fair::Priority, nanohertz::Nanohertz},
     answer::{Policy, Quota},
     config::{self, Config, Mode, Rate},
     key::{Parts, StateNames},
     limit::{duration, micros},
     metrics::{LimiterMetrics, QuotaMetrics},
-    path::PathRule,
     store::Check,
 };
+use demand::Demand;
 use std::{
     sync::{Arc, atomic::AtomicUsize},
     time::Duration,
@@ -55,17 +56,6 @@ pub struct LimiterPlan {
     pub waiting: Arc<AtomicUsize>,
     /// The handles of its metrics.
     pub metrics: LimiterMetrics,
-}
-
-/// The most that the routes can ask of a limiter. It bounds the permits that a loss of data can hide.
-#[derive(Clone, Copy)]
-struct Demand {
-    /// The longest wait of the requests that use it, µs.
-    wait: Micros,
-    /// The greatest cost of a request that uses it, permits.
-    cost: i64,
-    /// Whether an answer can return permits, by the true cost of its request.
-    settles: bool,
 }
 
 // === impl LimiterPlan ===
@@ -318,7 +308,7 @@ impl LimiterPlan {
     /// The check at the rate that answers have named for the key.
     #[cold]
     fn learned_check(&self, check: Check, key: Option<&str>) -> Check {
-        let Some(rate) = self.learned_rate(key) else { return check };
+        let Some(rate) = self.named_rate(key) else { return check };
         let rule = check.algorithm.as_rate().and_then(|rule| rule.at_rate(rate));
         // The bounds make a rule, and so does each rate between them.
         let algorithm = rule.map_or(check.algorithm, Rule::Rate);
@@ -331,10 +321,13 @@ impl LimiterPlan {
 
     /// The rate that answers have named for a key without a written one; `None` if none has.
     pub(crate) fn learned_rate(&self, key: Option<&str>) -> Option<Nanohertz> {
-        let (learned, bounds) = (self.learned.as_ref()?, self.limiter.learn?);
         let is_written = key.is_some_and(|key| self.limiter.key_rates.find(key).is_some());
-        let rate = if is_written { None } else { learned.rate_of(key) };
-        Some(rate?.clamp(bounds.min, bounds.max))
+        if is_written { None } else { self.named_rate(key) }
+    }
+
+    fn named_rate(&self, key: Option<&str>) -> Option<Nanohertz> {
+        let (learned, bounds) = (self.learned.as_ref()?, self.limiter.learn?);
+        Some(learned.rate_of(key)?.clamp(bounds.min, bounds.max))
     }
 
     /// The check of one permit for each of its rates, with the rules that hold now. Those of a limiter with a key name no
@@ -401,81 +394,6 @@ fn describe(limiter: &config::LimiterConfig, metrics: &mut LimiterMetrics) {
     let one = limiter.bounds().map(|_| 1);
     let capacity = one.or_else(|| limiter.algorithms.iter().map(Rule::limit).min());
     metrics.capacity.set(capacity.unwrap_or_default() as f64);
-}
-
-// === impl Demand ===
-
-impl Demand {
-    /// The checks of one permit at each rate of a limiter, whose states have these names.
-    fn checks(&self, limiter: &config::LimiterConfig, names: &[StateNames]) -> Vec<Check> {
-        let rules = limiter.algorithms.iter().zip(names).enumerate();
-        let checks = rules.map(|(rate, (algorithm, names))| Check {
-            key: names.of(None).into(),
-            algorithm: *algorithm,
-            cost: 1,
-            enforce: limiter.mode == Mode::Enforce,
-            horizon: algorithm.horizon(self.wait, self.cost),
-            period: limiter.rates.get(rate).map_or(0, Rate::period_micros),
-            bounds: limiter.bounds().map(Arc::new),
-            on_loss: limiter.on_loss,
-            // The name of a state that no request can have, because the hash of a long key has 32 digits. A descriptor may
-            // bring a key to a limiter that has none.
-            overflow: Some(names.of(Some("#overflow")).into()),
-            on_failure: limiter.without_store(rate),
-            turn: None,
-            floors: limiter.floors,
-            blocks: self.leaves_blocks(limiter, algorithm),
-        });
-        checks.collect()
-    }
-
-    /// The check of one permit at each rate that some keys have, where `plain` is that of all others.
-    fn key_checks(&self, limiter: &config::LimiterConfig, plain: Option<&Check>) -> Vec<Check> {
-        let rules = limiter.key_rates.rules().iter().zip(plain.into_iter().cycle());
-        let checks = rules.map(|(own, plain)| {
-            let algorithm = Rule::Rate(own.rule);
-            Check {
-                algorithm,
-                horizon: algorithm.horizon(self.wait, self.cost),
-                period: own.rate.period_micros(),
-                on_failure: limiter.without_store_at(own.rate),
-                blocks: self.leaves_blocks(limiter, &algorithm),
-                ..plain.clone()
-            }
-        });
-        checks.collect()
-    }
-
-    /// The demand on the limiter with index `i`, over all routes of `config`.
-    fn of(i: usize, config: &Config) -> Self {
-        let most = config.limiters[i].greatest_capacity();
-        let mut all = Self { wait: 0, cost: 1, settles: false };
-        for route in &config.routes {
-            for charge in route.limiters.iter().filter(|charge| charge.limiter == i) {
-                // `hits_addend` multiplies the cost of a descriptor.
-                let fixed = charge.cost.fixed().filter(|_| route.path != PathRule::Descriptor);
-                let cost = fixed.unwrap_or(most);
-                let wait = micros(route.max_wait.max(route.max_wait_cap));
-                let has_free = !config.upstreams[route.upstream].throttle.rules.free.is_empty();
-                let settles = all.settles || has_free || charge.cost.settle().is_some();
-                all = Self { wait: all.wait.max(wait), cost: all.cost.max(cost), settles };
-            }
-        }
-        all
-    }
-
-    /// Whether gateways take permits in blocks by a rule of the limiter: from a fast bucket with a written rate that no request
-    /// waits for in turns, because a turn is a decision of the store. Large costs and permits that come back would meet the blocks.
-    fn leaves_blocks(&self, limiter: &config::LimiterConfig, rule: &Rule) -> bool {
-        let is_plain = limiter.mode == Mode::Enforce
-            && !limiter.has_turns
-            && limiter.bounds().is_none()
-            && limiter.learn.is_none();
-        is_plain
-            && rule.as_rate().is_some_and(Algorithm::is_fast_bucket)
-            && !self.settles
-            && self.cost <= rule.capacity() / 4
-    }
 }
 
 #[cfg(test)]

@@ -41,7 +41,10 @@ impl ConfigReader {
             else {
                 continue;
             };
-            if let Err(reason) = rates.add_named(&key, &name.name, rate, rule, MOST_PATTERNS) {
+            let added = rates
+                .rule_for(rate, rule)
+                .and_then(|rule| rates.add_named(&key, &name.name, rule, MOST_PATTERNS));
+            if let Err(reason) = added {
                 self.note(name.place, &item.path, reason);
             }
         }
@@ -73,7 +76,17 @@ impl ConfigReader {
 // === impl KeyedRates ===
 
 impl KeyedRates {
-    /// Sets the rate of a key or of a pattern as the user writes it, with the rule at this rate. At most so many patterns.
+    /// The rate of a key with the rule of a limiter at it. Many keys have one rate.
+    ///
+    /// # Errors
+    ///
+    /// The reason why there is no such rule.
+    pub(in crate::config) fn rule_for(&self, rate: Rate, rule: &Rule) -> Result<KeyRule, String> {
+        let rule = self.rule_at(rate).map_or_else(|| rule.at(rate), Ok);
+        rule.map(|rule| KeyRule { rate, rule }).map_err(|wrong| wrong.reason)
+    }
+
+    /// Sets the rate of a key or of a pattern as the user writes it. At most so many patterns.
     ///
     /// # Errors
     ///
@@ -82,12 +95,9 @@ impl KeyedRates {
         &mut self,
         key: &Template,
         name: &str,
-        rate: Rate,
-        rule: &Rule,
+        rule: KeyRule,
         patterns: usize,
     ) -> Result<(), String> {
-        let rule = self.rule_at(rate).map_or_else(|| rule.at(rate), Ok);
-        let rule = rule.map_err(|wrong| wrong.reason)?;
         let is_pattern = name.contains('*');
         if is_pattern && key.is_secret() {
             let reason =
@@ -97,7 +107,7 @@ impl KeyedRates {
         if is_pattern && self.patterns() >= patterns {
             return Err(format!("is one pattern too many; there may be {MOST_PATTERNS}"));
         }
-        if self.add(key.canonical_name(name), KeyRule { rate, rule }) {
+        if self.add(key.canonical_name(name), rule) {
             Ok(())
         } else {
             Err("names a key that has a rate already".into())

@@ -96,7 +96,7 @@ pub(super) fn find_turns(limiters: &mut [LimiterConfig], routes: &[Route]) {
         limiter.has_turns = has_order && limiter.mode == Mode::Enforce;
         for algorithm in &mut limiter.algorithms {
             if let Rule::Permits(rule) = algorithm {
-                *rule = rule.with_turns(limiter.has_turns).with_floors(limiter.floors);
+                *rule = rule.with_turns(limiter.has_turns);
             }
         }
     }

@@ -87,7 +87,7 @@ fn a_wrong_floor_has_a_reason(#[case] limiter: &str, #[case] expected: &str) {
     "priority: high",
     "a limiter in mode `observe` refuses no request"
 )]
-fn floors_that_do_not_what_they_say_are_warned_of(
+fn floors_that_have_no_effect_give_a_warning(
     #[case] limiter: &str,
     #[case] route: &str,
     #[case] expected: &str,

@@ -124,11 +124,8 @@ impl Concurrency {
 
     /// The permits that a request of this priority leaves to others: not all of them.
     fn kept_from(&self, priority: Priority) -> i64 {
-        if self.takes_turns && !self.floors.is_none() {
-            self.floors.kept_from(priority, self.max).min(self.max - 1).max(0)
-        } else {
-            0
-        }
+        let kept = if self.takes_turns { self.floors.kept_from(priority, self.max) } else { 0 };
+        kept.min(self.max - 1).max(0)
     }
 
     /// The same rule with `max` permits instead. A rule with 0 permits admits no further holder.

@@ -40,23 +40,22 @@ mod answers;
 mod bounds;
 mod count;
 mod curve;
+mod stored;
 
 use super::{
     Algorithm, EXACT, Grant, Level, MAX_BUDGET, Micros, Open, OpenRate, nanohertz::Nanohertz,
-    stored::StoredBytes,
 };
 pub use answers::{GateChange, Refusal, Remainder};
 pub use bounds::Bounds;
 use bounds::FOUND;
 use count::{Flow, PART};
 use curve::Curve;
+pub(super) use stored::LETTER;
 
 /// The longest pause, µs: 366 days. It keeps instants exact.
 pub const MAX_PAUSE: Micros = 366 * 86_400 * 1_000_000;
 /// A pause lowers the rate of a limiter unless its period is longer than so many of the pause.
 pub const MOST_PAUSES: i64 = 10;
-/// The first byte of a stored gate.
-pub(super) const LETTER: u8 = b'V';
 /// The knee moves by the part `STEP` towards the part `LESS` of a rate that is refused past it; that of a guess moves all of the way.
 const LESS: f64 = 0.98;
 const STEP: f64 = 0.4;
@@ -122,37 +121,6 @@ impl Gate {
     pub fn new(now: Micros, span: Micros, status: u16) -> Self {
         let until = now + span.clamp(0, MAX_PAUSE);
         Self { until, from: until, status, ..Self::default() }
-    }
-
-    /// Reads a gate as the Lua twin writes it, ahead of a state.
-    pub(super) fn read(bytes: &mut StoredBytes<'_>) -> Option<Self> {
-        let [letter] = bytes.bytes()?;
-        let [until, from, origin, first, spent, last, unused, used] = bytes.integers()?;
-        let [knee, written, unit, clear, even, left, reset] = bytes.integers()?;
-        let [early] = bytes.bytes()?;
-        let (status, holes) = (bytes.short()?, usize::from(bytes.short()?));
-        let holes = bytes.list(holes)?.into_iter().map(|[start, end]| (start, end)).collect();
-        let has_curve = knee == 0 || unit >= 1 && written >= 1;
-        (letter == LETTER && knee >= 0 && has_curve).then_some(Self {
-            until,
-            from,
-            origin,
-            first,
-            spent,
-            holes,
-            last,
-            unused,
-            knee,
-            used,
-            written,
-            unit,
-            clear,
-            even,
-            early,
-            left,
-            reset,
-            status,
-        })
     }
 
     fn ends(&self, bounds: Option<Bounds>) -> Micros {

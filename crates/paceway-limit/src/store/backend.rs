@@ -86,8 +86,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
         Box::pin(ready(Err(StoreError::NotConnected)))
     }
 
-    /// Copies the states of `checks`, the limiters of one request, as they are at one instant. A store that copies none is never
-    /// connected.
+    /// Copies the states of `checks`, the limiters of one request, as they are at one instant. Without this, a store tells no
+    /// forecasts.
     ///
     /// # Errors
     ///

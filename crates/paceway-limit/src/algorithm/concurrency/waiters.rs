@@ -105,7 +105,7 @@ impl Waiters {
     /// The priority of the request with this number if none of a higher one waits.
     pub(super) fn most_urgent(&self, number: i64) -> Option<Priority> {
         let own = self.turns.priority_of(number.unsigned_abs())?;
-        self.turns.highest().filter(|highest| *highest == own)
+        (self.turns.most_urgent(own) == own).then_some(own)
     }
 
     /// Removes a request that gets a permit. `takes_turns`: it is counted for its tenant.

@@ -208,9 +208,14 @@ impl Turns {
     }
 
     /// The highest priority of the requests that wait.
-    pub fn highest(&self) -> Option<Priority> {
+    fn highest(&self) -> Option<Priority> {
         let waits = |priority: &Priority| self.classes[*priority as usize].weight > 0;
         Priority::ALL.into_iter().find(waits)
+    }
+
+    /// The highest priority of the requests that wait, and of one that has had its turn.
+    pub fn most_urgent(&self, priority: Priority) -> Priority {
+        self.highest().map_or(priority, |highest| highest.min(priority))
     }
 
     /// The priority of the request `number`; `None` if it does not wait.

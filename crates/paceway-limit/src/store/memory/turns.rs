@@ -1,15 +1,15 @@
 //! The steps of requests that take turns at a limiter, in the memory store. The order of turns is `algorithm/fair`'s.
 
+mod floors;
+
 use super::{MemoryStore, OpenedState, shard::Shard, stored_state::Print, wants};
 use crate::{
     algorithm::{
         MAX_BUDGET, Micros, RuleState,
         concurrency::Ticket,
         fair::{
-            Place, Priority, Queue, Turns,
-            queue::{
-                Chain, Confirmed, DueCall, Effects, MAX_WAITING, Newcomer, Refused, Slot, like,
-            },
+            Place, Queue, Turns,
+            queue::{Chain, Confirmed, Effects, MAX_WAITING, Newcomer, Refused, Slot, like},
             turns::MAX_TENANTS,
         },
         reserve::{self, Part, Want},
@@ -39,9 +39,7 @@ impl MemoryStore {
         let lost = self.loss(&checks[q]).map_or(0, |loss| loss.at);
         let kept = shards.of(q).queues.remove(&print).filter(|queue| queue.born() >= lost);
         let mut queue = kept.unwrap_or_else(|| Box::new(Queue::new(now.max(lost))));
-        let gates = checks.iter().zip(&opened).filter(|(check, _)| is_rate(check));
-        let ends = gates.filter_map(|(_, opened)| Some(opened.gate.as_ref()?.gate().until));
-        queue.close_until(ends.max().unwrap_or(0));
+        queue.close_until(pauses_end(checks, &opened));
         queue.keep_back(checks[q].floors);
         queue.forget_overdue(now);
         let mut effects = Effects::default();
@@ -99,43 +97,6 @@ impl MemoryStore {
             Confirmed::Sent(slot) => decision.is_sent(checks, slot.at - now, &slot.grants),
         }
         decision
-    }
-
-    /// Decides a request whose slot comes once more, from the permits that are left by now: it may not be sent below a floor.
-    fn keep_floors(&self, now: Micros, checks: &Checks, q: usize, place: Place) {
-        let closed_until = self.closed_until(now, checks);
-        let mut shards = self.lock_all(checks);
-        let mut opened = self.open_all(&mut shards, checks, now);
-        let (print, mut effects) = (opened[q].print, Effects::default());
-        let lost = self.loss(&checks[q]).map_or(0, |loss| loss.at);
-        let kept = shards.of(q).queues.remove(&print).filter(|queue| queue.born() >= lost);
-        let mut is_decided = false;
-        if let Some(mut queue) = kept {
-            queue.close_until(closed_until);
-            for booking in queue.lapse(now) {
-                is_decided |= opened[q].refund(booking.grant, booking.cost);
-            }
-            let own = checks[q].turn.as_ref().map_or(Priority::Normal, |turn| turn.priority);
-            let due = queue.due(now, place.0, own).filter(|due| {
-                checks.iter().any(|check| check.kept_from(due.priority) > 0)
-                    && opened.iter().all(OpenedState::takes_back)
-            });
-            if let Some(due) = due {
-                decide_again(&mut queue, now, checks, &mut opened, place, due, &mut effects);
-                is_decided = true;
-            }
-            if queue.is_empty() {
-                for booking in queue.lapse(now) {
-                    is_decided |= opened[q].refund(booking.grant, booking.cost);
-                }
-            }
-            keep(shards.of(q), print, queue);
-        }
-        let is_taken = |i: usize| is_decided && is_rate(&checks[i]);
-        let called = self.put_all(&mut shards, checks, opened, is_taken, now);
-        drop(shards);
-        self.call(called);
-        self.apply(now, checks, effects);
     }
 
     /// Removes a request from the queue; false if it did not wait.
@@ -310,6 +271,13 @@ impl AskedInTurn<'_> {
     }
 }
 
+/// The end of the pauses of the limiters of a request whose permits a queue exchanges; 0 if none was paused lately.
+fn pauses_end(checks: &[Check], opened: &[OpenedState]) -> Micros {
+    let rates = checks.iter().zip(opened).filter(|(check, _)| is_rate(check));
+    let ends = rates.filter_map(|(_, opened)| Some(opened.gate.as_ref()?.gate().until));
+    ends.max().unwrap_or(0)
+}
+
 /// Decides by the rules. If the slot comes too late, other requests make room for it; returns those that have to move.
 fn decide(
     wants: &mut [Want<'_>],
@@ -329,45 +297,6 @@ fn decide(
         }
     }
     (decision, Chain::new())
-}
-
-/// Gives a request the permits of its instant in place of its own, or a later slot if too few would be left, or none.
-fn decide_again(
-    queue: &mut Queue,
-    now: Micros,
-    checks: &Checks,
-    opened: &mut [OpenedState],
-    place: Place,
-    due: DueCall,
-    effects: &mut Effects,
-) {
-    let DueCall { slot, deadline, like, priority } = due;
-    let from = (slot.at - now).max(0);
-    let mut wants: SmallVec<[Want<'_>; 2]> = SmallVec::new();
-    // One that only observes has counted the request.
-    let rates = checks.iter().zip(opened).filter(|(check, _)| is_rate(check));
-    for ((check, opened), grant) in rates.zip(slot.grants) {
-        let binds = opened.open.rate().is_none_or(|open| open.binds(grant, check.cost, slot.at));
-        let kept = if binds { check.kept_from(priority) } else { 0 };
-        opened.refund(grant, check.cost);
-        wants.push(Want { kept, ..opened.want(check) });
-    }
-    let mut decide = |limit: Micros| {
-        let reserved = reserve::decide_from(&mut wants, from, limit.max(from), None);
-        let grants = reserved.parts.map(|parts| parts.iter().map(|part| part.grant).collect());
-        (now + reserved.at, grants)
-    };
-    let (mut chain, (mut at, mut grants)) = (Chain::new(), decide(deadline - now));
-    if grants.is_none()
-        && let Some(moved) = queue.chain(now, deadline, &like, at, &[place.0])
-    {
-        let limit = queue.limit(&moved, deadline);
-        (chain, (at, grants)) = (moved, decide(limit - now));
-    }
-    match grants {
-        Some(grants) => queue.displace(place.0, &chain, Slot { at, grants }, effects),
-        None => queue.dismiss(place.0),
-    }
 }
 
 /// Books a turn for a request that is refused because of the limiter of its queue. Returns how much later its caller has to

@@ -33,7 +33,7 @@ impl Queue {
     /// that one, or a lower one has its twentieth.
     pub fn due(&self, now: Micros, number: u64, own: Priority) -> Option<DueCall> {
         let it = self.waiting.get(&number)?;
-        let priority = self.turns.highest().map_or(own, |highest| highest.min(own));
+        let priority = self.turns.most_urgent(own);
         let is_due = it.slot.at - now <= AHEAD && it.slot.at >= self.closed_until;
         let (slot, deadline, like) = (it.slot.clone(), it.deadline, it.like.clone());
         is_due.then_some(DueCall { slot, deadline, like, priority })

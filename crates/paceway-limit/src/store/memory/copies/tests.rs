@@ -95,7 +95,7 @@ fn before() -> impl Strategy<Value = Before> {
 proptest! {
     #![proptest_config(crate::algorithm::tests::cases(600))]
     #[test]
-    fn a_forecast_tells_what_then_happens(
+    fn a_forecast_equals_the_later_decisions(
         rules in vec(rules(), 1..3),
         cost in 1..4_i64,
         count in 1..60_u32,
