@@ -223,6 +223,25 @@ enum Step {
     Edit(i64, bool),
 }
 
+/// A gateway without turns removes the last of two requests, whose number the next one gets.
+#[test]
+fn a_number_has_one_turn() {
+    let (mut waiters, turn) = (waiters::Waiters::default(), Turn::of_nobody());
+    let all = [1, 2, 3, 4].map(|number| Ticket { deadline: 9 * SECOND, ..ticket(number) });
+    waiters.add(5, all[0], false, Some(&turn));
+    waiters.add(5, all[1], false, Some(&turn));
+    assert!(waiters.remove(all[1], false));
+    waiters.add(5, all[2], false, Some(&turn));
+    waiters.add(5, all[3], false, Some(&turn));
+    let mut served = Vec::new();
+    while let Some(number) = waiters.next() {
+        served.push(waiters.ticket(number).expect("it waits"));
+        waiters.serve(number, true);
+    }
+    assert_eq!(served, [all[0], all[2], all[3]]);
+    assert_eq!(waiters.turns().len(), 0);
+}
+
 proptest! {
     #![proptest_config(crate::algorithm::tests::cases(512))]
 

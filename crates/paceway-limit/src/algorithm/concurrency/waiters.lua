@@ -21,16 +21,6 @@ local function forget(q, id)
   stored.settle(q)
 end
 
-function M.add(q, number, ticket, deadline, turn)
-  stored.begin(q)
-  q.len, q.changed = q.len + 1, true
-  local it = { gateway = ticket.gateway, ticket = ticket.number, deadline = deadline, at = deadline, cost = 1 }
-  it.class, it.called, it.like, it.grants = turn.class, false, '', ''
-  it.tenant = turns.add(q, turn.class, turn.tenant, turn.weight, number, 1)
-  stored.put_request(q, stored.id(number), it)
-  stored.keep_until(q, deadline)
-end
-
 function M.has(q, number) return q.len > 0 and stored.request(q, stored.id(number)) ~= nil end
 
 -- The number and the record of the request whose turn it is; nil if none has one.
@@ -53,6 +43,18 @@ function M.remove(q, number, is_served)
   if not it then return end
   if is_served then turns.serve(q, id, it) else turns.remove(q, id, it) end
   forget(q, id)
+end
+
+function M.add(q, number, ticket, deadline, turn)
+  -- The number of one that a gateway without turns has removed lately.
+  M.remove(q, number)
+  stored.begin(q)
+  q.len, q.changed = q.len + 1, true
+  local it = { gateway = ticket.gateway, ticket = ticket.number, deadline = deadline, at = deadline, cost = 1 }
+  it.class, it.called, it.like, it.grants = turn.class, false, '', ''
+  it.tenant = turns.add(q, turn.class, turn.tenant, turn.weight, number, 1)
+  stored.put_request(q, stored.id(number), it)
+  stored.keep_until(q, deadline)
 end
 
 return M

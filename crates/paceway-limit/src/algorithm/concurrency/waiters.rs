@@ -60,6 +60,8 @@ impl Waiters {
         self.queue.insert(number, waiter);
         self.numbers.insert(waiter, number);
         self.latest = self.latest.max(waiter.deadline);
+        // The number of one that a gateway without turns has removed lately.
+        self.turns.remove(number.unsigned_abs());
         if let Some(Turn { tenant, weight, priority }) = turn {
             self.turns.add(&Claim {
                 number: number.unsigned_abs(),
@@ -97,7 +99,9 @@ impl Waiters {
                 return Some(number.cast_signed());
             }
             // It got a permit from a gateway whose configuration has no turns.
-            self.turns.remove(number);
+            if !self.turns.remove(number) {
+                break;
+            }
         }
         Some(oldest)
     }
