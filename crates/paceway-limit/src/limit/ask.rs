@@ -14,6 +14,12 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 /// The pause before a waiter leaves a queue to which it had to return: Redis is back, say, but the call of the waiter had no
 /// answer. Without it, the waiters of one queue would hand their turns around as fast as the processor can.
 const LULL: Duration = Duration::from_millis(5);
+/// How often a call moves from the queue of one limiter to that of another one. Of two limiters with a free permit each, calls that
+/// need both can hand these to each other without an end: the one that gets the first finds the second with the next call, which
+/// finds the first with yet another one.
+const MOST_MOVES: u32 = 4;
+/// Calls that have moved as often ask again within so many ms.
+const APART: u64 = 16;
 
 /// The store's answer to a call that asked for its permits.
 #[derive(Debug)]
@@ -257,8 +263,25 @@ impl Waiter {
         if self.store.decides_alone(&self.checks) != (self.source == Source::Local) {
             return self.ask_the_other_store(budget).await;
         }
-        let ticket = self.ticket.take();
-        ask_as(&self.store, &self.checks, budget, ticket).await
+        if self.moves > MOST_MOVES {
+            return self.ask_apart(budget).await;
+        }
+        let (ticket, bound_by, moves) = (self.ticket.take(), self.bound_by, self.moves);
+        let mut admission = ask_as(&self.store, &self.checks, budget, ticket).await?;
+        if let Admission::Queued(waiter) = &mut admission {
+            waiter.moves = moves + u32::from(waiter.bound_by != bound_by);
+        }
+        Ok(admission)
+    }
+
+    /// Leaves the queue, and asks again a little later, at another instant than others that do so.
+    async fn ask_apart(self, budget: Duration) -> Result<Admission, StoreError> {
+        let number = self.ticket.as_ref().map_or(0, |callable| callable.ticket.number);
+        let pause = LULL + Duration::from_millis(number.unsigned_abs() % APART);
+        let (store, checks) = (self.store.clone(), self.checks.clone());
+        drop(self);
+        sleep(pause).await;
+        ask(&store, &checks, budget.saturating_sub(pause)).await
     }
 
     async fn ask_the_other_store(self, mut budget: Duration) -> Result<Admission, StoreError> {

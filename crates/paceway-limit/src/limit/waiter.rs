@@ -18,6 +18,8 @@ pub struct Waiter {
     pub bound_by: usize,
     /// It has left this queue before, because another store was to decide, and that store gave no answer.
     pub(super) is_back: bool,
+    /// How often it has got a permit of one limiter when another one had none, and waits for that one since.
+    pub(super) moves: u32,
 }
 
 // === impl Waiter ===
@@ -34,6 +36,7 @@ impl Waiter {
             source: Source::Shared,
             bound_by: 0,
             is_back: false,
+            moves: 0,
         }
     }
 
@@ -57,7 +60,7 @@ impl Waiter {
     pub(super) fn for_all(mut self, checks: Checks, bound_by: usize) -> Self {
         let ticket = self.ticket.take();
         let (store, ask_at, source) = (self.store.clone(), self.ask_at, self.source);
-        Self { store, checks, ticket, ask_at, source, bound_by, is_back: false }
+        Self { store, checks, ticket, ask_at, source, bound_by, is_back: false, moves: 0 }
     }
 }
 
