@@ -113,10 +113,17 @@ pub(crate) fn end_differs(history: &History) -> Micros {
     }
 }
 
-/// How many permits are used although `permits` remain: those that are granted from then on, and those of the requests that wait
-/// already. A gateway lets these keep their slots as long as they are not more than remain.
-pub(crate) fn known_remainder(history: &History, permits: i64) -> i64 {
-    permits * (1 + history.gateways.len() as i64)
+/// The permits that come back after an answer that says what remains: the unused ones of calls that were under way then. The
+/// answer has counted what they used.
+pub(crate) fn come_back(history: &History, record: &Record, at: Micros) -> i64 {
+    let unused = record.seen.iter().filter_map(|seen| {
+        let (sent, _) = seen.sent.filter(|(sent, _)| *sent < at + KNOWN)?;
+        let is_under_way =
+            seen.ended.as_ref().is_none_or(|(ended, _)| *ended > at.max(sent) - KNOWN);
+        let route = &history.routes[seen.route];
+        is_under_way.then(|| route.cost - route.used(seen.number))
+    });
+    unused.sum()
 }
 
 /// For how long within a span a route is paused, with the time in which its first call after a pause comes.

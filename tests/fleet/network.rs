@@ -10,11 +10,10 @@ use crate::{
 };
 use fastrand::Rng;
 use paceway::{
-    algorithm::gate::Remainder,
     limit::{self, Reservation},
     store::{
-        Backend, Beat, BoxFuture, Check, Entry, Heartbeat, Opening, Pauses, Reply, Source,
-        StoreError, calls::Calls,
+        Backend, Beat, BoxFuture, Entry, Heartbeat, Opening, Pauses, Reply, Source, StoreError,
+        calls::Calls,
     },
 };
 use parking_lot::Mutex;
@@ -62,8 +61,6 @@ pub(crate) struct World {
     known_losses: Vec<usize>,
     /// A limiter has worked at a lower rate.
     pub(crate) lowered: bool,
-    /// The ends of the counts of permits, by the keys of their states.
-    counts: BTreeMap<Arc<str>, Micros>,
     /// The calls that the store has executed.
     pub(crate) executed: Vec<(Micros, usize, Ask, Said)>,
 }
@@ -133,7 +130,7 @@ enum News {
     /// A limiter is paused for so many µs, and perhaps works at a lower rate from then on.
     Paused { left: Micros, falls: bool },
     /// A count of the permits of a limiter has begun, which ends in so many µs.
-    Counted(i64, Micros),
+    Counted(Micros),
     /// A slot that comes in so many µs has become free.
     Opened(Micros),
     /// An operator has reset a limiter.
@@ -167,7 +164,6 @@ impl Network {
             numbers: 0,
             defect,
             lowered: false,
-            counts: BTreeMap::new(),
             executed: Vec::new(),
         };
         Self { world: Arc::new(Mutex::new(world)), changed: Arc::default(), begun: Instant::now() }

@@ -6,8 +6,8 @@ use paceway::{
     algorithm::Level,
     limit::micros,
     store::{
-        ABSENT, Beat, Check, Entry, GONE, Heartbeat, Pause, Reply, calls::Calls,
-        memory::MemoryStore,
+        ABSENT, Beat, Check, Entry, GONE, Heartbeat, Pause, PauseVersion, Reply, Store as _,
+        calls::Calls, memory::MemoryStore,
     },
 };
 use std::{collections::BTreeMap, sync::Arc};
@@ -72,6 +72,11 @@ impl Server {
         let now = self.now(at);
         self.log.push((now, entries.clone()));
         self.memory.run_at(now, entries)
+    }
+
+    /// It changes when a count of the rest of a quota begins.
+    pub(crate) fn counts_begun(&self) -> PauseVersion {
+        self.memory.pauses().version()
     }
 
     /// The level of the limiter of `check`.

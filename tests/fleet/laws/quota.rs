@@ -2,7 +2,7 @@
 
 use super::{Verdict, broken};
 use crate::{
-    exceptions::{KNOWN, known_remainder},
+    exceptions::{KNOWN, come_back},
     history::{History, Limiter, MS, Micros, Quota, Route, SECOND},
     run::Record,
     upstream::SeenReport,
@@ -25,7 +25,7 @@ pub(super) fn is_kept_and_used(history: &History, record: &Record) -> Verdict {
 fn remainders_are_kept(history: &History, record: &Record) -> Verdict {
     for SeenReport { at, left } in &record.reports {
         let used: i64 = used(history, record, at + KNOWN..left.until).map(|(_, used)| used).sum();
-        if used > known_remainder(history, left.permits) {
+        if used > left.permits + come_back(history, record, *at) {
             let how = format!("{used} permits were used from {} ms on, of {left:?}", at / MS);
             return broken("what remains is kept", how);
         }

@@ -94,7 +94,7 @@ impl World {
                     match news {
                         News::Paused { left, falls: true } => pauses.learn_fall(&key, left, 429),
                         News::Paused { left, .. } => pauses.learn(&key, left, 429),
-                        News::Counted(most, span) => pauses.learn_count(&key, most, span),
+                        News::Counted(span) => pauses.learn_count(&key, span),
                         News::Freed => pauses.end(&key),
                         News::Opened(left) => {
                             let opening = Opening::new(Instant::now() + limit::duration(left));
@@ -113,6 +113,7 @@ impl World {
         }
         let gateway = self.links[message.line].gateway;
         let falls = self.falls(at, &message.ask);
+        let counts_before = self.server.counts_begun();
         let said = match &message.ask {
             Ask::Run(entries) => {
                 Said::Replies(controls::run(self.defect, &mut self.server, gateway, at, entries))
@@ -128,7 +129,8 @@ impl World {
                 Said::Left
             }
         };
-        self.publish(at, &message.ask, &said, &falls);
+        let counts = self.server.counts_begun() != counts_before;
+        self.publish(at, &message.ask, &said, &falls, counts);
         self.executed.push((at, gateway, message.ask.clone(), said.clone()));
         let takes = controls::takes(self.defect, &message.ask);
         let line = &mut self.links[message.line];
@@ -155,18 +157,8 @@ impl World {
         entries.iter().map(falls).collect()
     }
 
-    /// The most permits for which the requests of a gateway wait on when an answer says what remains.
-    fn begin(&mut self, at: Micros, check: &Check, told: Remainder, is_working: bool) -> i64 {
-        let ends = self.counts.entry(check.key.clone()).or_default();
-        let is_new = *ends <= at;
-        if is_new {
-            *ends = at + told.span;
-        }
-        if is_new && !is_working { 0 } else { told.permits }
-    }
-
     /// Tells each gateway of the pauses that a call has begun, and of the slots that have become free.
-    fn publish(&mut self, at: Micros, ask: &Ask, said: &Said, falls: &[bool]) {
+    fn publish(&mut self, at: Micros, ask: &Ask, said: &Said, falls: &[bool], counts: bool) {
         let (Ask::Run(entries), Said::Replies(replies)) = (ask, said) else { return };
         for ((entry, reply), falls) in entries.iter().zip(replies).zip(falls) {
             self.lowered |= matches!(reply, Reply::Level(level) if level.rate > 0);
@@ -174,10 +166,7 @@ impl World {
                 (Entry::Pause { check, .. }, Reply::Level(level)) => {
                     (check, News::Paused { left: level.paused, falls: *falls })
                 }
-                (Entry::Lower { check, told }, Reply::Level(level)) => {
-                    let most = self.begin(at, check, *told, level.rate > 0);
-                    (check, News::Counted(most, told.span))
-                }
+                (Entry::Lower { check, told }, _) if counts => (check, News::Counted(told.span)),
                 (Entry::Refund { check, .. }, Reply::Done(true)) => {
                     (check, News::Opened(self.server.level(at, check).next))
                 }

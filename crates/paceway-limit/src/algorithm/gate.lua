@@ -457,26 +457,38 @@ function M.pause(state, span, status, unit, ago)
   M.publish(state.key, stop - call.now, fell and status .. '-' or status)
 end
 
--- An answer says that `left` permits remain for `span` µs; requests of the gateway wait for `waiting`. A limiter that grants no `next`
--- permits in that time, if not 0, needs no count while some are left. A count ends at an odd µs if nothing remains, else at an even one.
-function M.remain(state, left, waiting, next, span)
+-- The permits that are promised for slots of the next `span` µs, where each request takes `cost` of them.
+local function promised(gate, algorithm, open, span, cost)
+  if not gate or gate.knee == 0 then return algorithm.promised(open, span, cost) end
+  local count = gate.count
+  local flows = count_at(gate, gate.now + span) - count.now
+  local from = count.present + cost * PART
+  return require('timeline.holes').promised(COUNT, count.tail, count.holes, 2, from, flows - count.present)
+end
+
+-- An answer says that `told` permits remain for `span` µs; requests of the gateway wait for `waiting`, and each takes `cost`. A limiter
+-- that grants no `next` permits in that time, if not 0, and has promised no more than remain needs no count. A count ends at an odd µs
+-- if nothing remains, else at an even one.
+function M.remain(state, told, waiting, next, span, cost)
   local algorithm, is_open, now = state.algorithm, state.open, call.now
-  local old, reset, recalls = is_open.gate, ceil((now + span) / 2) * 2, left
-  if old and now < old.reset then
-    local is_empty = old.left == 0 and old.reset % 2 == 1
-    if is_empty and left > 0 then return end
-    local is_emptied = left == 0 and not is_empty
-    local is_new = waiting > left or is_emptied
-    if not is_new and left >= old.left then return end
-    reset = is_new and floor(old.reset / 2 + 1) * 2 or old.reset
-  elseif left > 0 and next > 0 and algorithm.earliest(is_open, 0, next) >= span then
-    return
+  local old = is_open.gate
+  local is_counting = old and now < old.reset
+  if is_counting and old.left == 0 and old.reset % 2 == 1 then return end
+  local within = min(is_counting and old.reset - now or span, MAX_BUDGET)
+  local left = told - max(waiting, promised(old, algorithm, is_open, within, cost))
+  local recalls, reset = told == 0 or left < 0
+  if recalls then left = told end
+  if is_counting then
+    if not recalls and left >= old.left then return end
+    reset = recalls and floor(old.reset / 2 + 1) * 2 or old.reset
   else
-    recalls = old and M.is_flowing(old) and left or 0
+    if not recalls and next > 0 and algorithm.earliest(is_open, 0, next) >= span then return end
+    reset = ceil((now + span) / 2) * 2
+    if not old or old.knee == 0 then left, recalls = told, true end
   end
-  if left == 0 and reset % 2 == 0 then reset = reset + 1 end
+  if told == 0 then reset = floor(reset / 2) * 2 + 1 end
   is_open.gate, state.has_new_gate = open_by(algorithm, changed(old, { left = left, reset = reset }), is_open.rule), true
-  if is_open.gate then M.publish(state.key, reset - now, '=' .. common.plain(recalls)) end
+  if is_open.gate and recalls then M.publish(state.key, reset - now, '=0') end
 end
 
 return M

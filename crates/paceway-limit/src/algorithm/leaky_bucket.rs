@@ -173,6 +173,11 @@ impl OpenRate for Open {
 
     fn promise(&mut self, _at: Micros, _start: i64, _kept: i64) {}
 
+    fn promised(&self, span: Micros, cost: i64) -> i64 {
+        let pace = self.rule.pace;
+        self.line.promised(cost * pace.per, span * pace.den)
+    }
+
     /// One permit can be taken now, or none.
     fn level(&self) -> Level {
         let next = self.earliest(0, 1, 0).0;

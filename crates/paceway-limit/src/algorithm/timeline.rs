@@ -157,6 +157,19 @@ impl Pace {
         end - start.max(1 - self.den)
     }
 
+    /// The same as [`Timeline::promised`], of a line with this tail and these holes.
+    pub(super) fn promised(
+        &self,
+        from: i64,
+        length: i64,
+        tail: i64,
+        holes: impl Iterator<Item = (i64, i64)>,
+    ) -> i64 {
+        let until = tail.min(from + length);
+        let free: i64 = holes.map(|(start, end)| (end.min(until) - start.max(from)).max(0)).sum();
+        ((until - from).max(0) - free).max(0) / self.per
+    }
+
     /// A tick from now as an instant: whole µs and the ticks above them.
     pub(super) fn absolute(&self, now: Micros, tick: i64) -> (Micros, i64) {
         (now + tick.div_euclid(self.den), tick.rem_euclid(self.den))
@@ -325,6 +338,11 @@ impl Timeline {
             }
         }
         self.pace.clip(self.pace.clip(self.tail, 0) + kept, from)
+    }
+
+    /// How many permits own the `length` ticks after `from`.
+    pub(super) fn promised(&self, from: i64, length: i64) -> i64 {
+        self.pace.promised(from, length, self.tail, self.holes.iter().copied())
     }
 
     /// Takes the interval that [`Self::free`] found, and keeps the free rests on both sides as holes; or permits that came

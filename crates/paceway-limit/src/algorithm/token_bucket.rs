@@ -237,6 +237,11 @@ impl OpenRate for Open {
         self.line.settle(grant, cost)
     }
 
+    fn promised(&self, span: Micros, cost: i64) -> i64 {
+        let rule = self.rule;
+        self.line.promised(rule.burst.max(cost) * rule.per, span * rule.den)
+    }
+
     fn level(&self) -> Level {
         let pace = self.rule.pace();
         let permits = |start: i64, end: i64| {

@@ -211,6 +211,11 @@ function M.refund(open, whole, ticks, born, aux, cost)
   return true
 end
 
+function M.promised(open, span, cost)
+  local rule = open.rule
+  return holes_of.promised(rule, open.tail, open.holes, WIDTH, cost * rule.per, span * rule.den)
+end
+
 function M.level(open)
   local next = M.earliest(open, 0, 1)
   return next == 0 and 1 or 0, next, reset_after(open)

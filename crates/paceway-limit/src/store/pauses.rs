@@ -211,13 +211,13 @@ impl Pauses {
         self.waiting.wake(key, Instant::now() + LONGEST);
     }
 
-    /// Records that a count of permits has begun for `key` which ends in `span` µs. If calls wait for more than `most` permits
-    /// within that time, they ask again.
-    pub fn learn_count(&self, key: &str, most: i64, span: Micros) {
+    /// Records that a count of permits has begun for `key` which ends in `span` µs. Calls that wait for slots within that time ask
+    /// again.
+    pub fn learn_count(&self, key: &str, span: Micros) {
         self.drop_permits(Some(key));
-        if self.permits_awaited(key, span) > most {
+        if self.permits_awaited(key, span) > 0 {
             self.recall(key);
-        } else if most == 0 {
+        } else {
             // Calls that have no answer yet wait for no slot yet.
             self.marks.recall_within(key, self::span(span));
         }

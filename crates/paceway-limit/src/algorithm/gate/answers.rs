@@ -4,7 +4,7 @@ use super::{
     Curve, Gate, LESS, MAX_PAUSE, OpenGate, PART,
     bounds::{self, FOUND, GUESS},
 };
-use crate::algorithm::{Algorithm, Micros, Open, OpenRate};
+use crate::algorithm::{Algorithm, MAX_BUDGET, Micros, Open, OpenRate};
 
 /// The part of the rate that a refusal in the first unit leaves at least.
 const KEPT: f64 = 0.7;
@@ -47,9 +47,8 @@ pub struct Remainder {
 pub struct GateChange {
     /// The gate.
     pub gate: Gate,
-    /// The working rate has fallen, or a count has begun: the requests of a gateway that wait ask again if they wait for more
-    /// permits than this.
-    pub recalls: Option<i64>,
+    /// The working rate has fallen, or a count has begun: the requests that wait ask again.
+    pub recalls: bool,
 }
 
 // === impl Gate ===
@@ -68,7 +67,7 @@ impl Gate {
         let until = gate.until.max(new.until);
         let status = if new.until > gate.until { status } else { gate.status };
         if unit == 0 {
-            return GateChange { gate: Self { until, status, ..gate }, recalls: None };
+            return GateChange { gate: Self { until, status, ..gate }, recalls: false };
         }
         let curve = old.and_then(|old| old.flow.as_ref()).map(|flow| flow.curve);
         let sent = now - ago;
@@ -82,7 +81,7 @@ impl Gate {
                 (later.from, later.origin) = (until - later.begins(), later.count(curve, until));
                 (later.first, later.unused) = (later.first.max(later.origin), 0);
             }
-            return GateChange { gate: later, recalls: None };
+            return GateChange { gate: later, recalls: false };
         }
         let bounds = old.and_then(|old| old.bounds);
         let written = Curve::written(rule);
@@ -113,12 +112,21 @@ impl Gate {
         let (from, clear, left, reset) = (until, now + unit, gate.left, gate.reset);
         let curve = Self { from, knee, written, unit, clear, even, early, ..count };
         let gate = Self { until, left, reset, status, ..curve };
-        GateChange { gate, recalls: Some(0) }
+        GateChange { gate, recalls: true }
     }
 
     /// Whether an answer has said that nothing remains: then a count ends at an odd µs, and otherwise at an even one.
     fn is_empty(&self) -> bool {
         self.left == 0 && self.reset % 2 == 1
+    }
+
+    /// The permits that are promised for slots of the next `span` µs, where each request takes `cost` of them.
+    fn promised(old: Option<&OpenGate>, open: &Open, span: Micros, cost: i64) -> i64 {
+        if let Some(OpenGate { gate, flow: Some(flow), now, .. }) = old {
+            flow.promised(gate.count(flow.curve, now + span), cost)
+        } else {
+            open.promised(span, cost)
+        }
     }
 
     /// The knee after the refusal of a call that was sent at this time of the curve.
@@ -155,42 +163,49 @@ impl Gate {
         }
     }
 
-    /// The gate of a limiter after an answer at `now` that says what remains; `None` if that is no news.
+    /// The gate of a limiter after an answer at `now` that says what remains; `None` if that is no news. Each request takes `cost`
+    /// permits.
     ///
-    /// A count begins with the requests that wait: they ask again, so that they are counted. At a working rate they do so only if
-    /// more permits are promised than remain. A count only gets smaller, unless
-    /// that is so again, or nothing remains: slots of this count may still be ahead at any gateway. Then a new one begins, which ends
-    /// 1 or 2 µs later: permits of the count before do not come back to it. Where nothing remains, an answer that names more is one
-    /// of before, told late by another gateway.
+    /// A count begins where the rule could grant more than remains, and the requests that wait ask again, so that they are counted. At
+    /// a working rate they keep their slots, and their permits remain no longer; unless more are promised than remain, by whichever
+    /// gateways. A count only gets smaller, unless that is so again, or nothing remains. Then a new one begins, which ends 1 or 2 µs
+    /// later: permits of the count before do not come back to it. Where nothing remains, an answer that names more is one of
+    /// before, told late by another gateway.
     pub fn remaining(
         old: Option<&OpenGate>,
         open: &Open,
         now: Micros,
         told: Remainder,
+        cost: i64,
     ) -> Option<GateChange> {
         let gate = old.map_or_else(Self::default, |old| old.gate.clone());
-        let (left, span) = (told.permits.max(0), told.span.clamp(0, MAX_PAUSE));
-        let (before, reset) = (gate.left, gate.reset);
-        let (is_emptied, is_late) = (left == 0 && !gate.is_empty(), left > 0 && gate.is_empty());
-        let mut change = GateChange { gate: Self { left, ..gate }, recalls: Some(left) };
-        if now >= reset {
+        let (told_left, span) = (told.permits.max(0), told.span.clamp(0, MAX_PAUSE));
+        let (before, reset, is_counting) = (gate.left, gate.reset, now < gate.reset);
+        if is_counting && gate.is_empty() {
+            return None;
+        }
+        let until = if is_counting { reset - now } else { span };
+        let promised = told.waiting.max(Self::promised(old, open, until.min(MAX_BUDGET), cost));
+        let is_exceeded = told_left == 0 || promised > told_left;
+        let left = if is_exceeded { told_left } else { told_left - promised };
+        let mut change = GateChange { gate: Self { left, ..gate }, recalls: is_exceeded };
+        if is_counting && is_exceeded {
+            change.gate.reset = (reset + 2) / 2 * 2;
+        } else if is_counting {
+            if left >= before {
+                return None;
+            }
+        } else {
             let next = told.next(open.facts().capacity);
-            // Slots that were promised before come back when their requests leave, and are none any more where nothing remains.
-            if left > 0 && next > 0 && open.earliest(0, next, 0).0 >= span {
+            if !is_exceeded && next > 0 && open.earliest(0, next, 0).0 >= span {
                 return None;
             }
             change.gate.reset = (now + span + 1) / 2 * 2;
             if !old.is_some_and(OpenGate::is_flowing) {
-                change.recalls = Some(0);
+                (change.gate.left, change.recalls) = (told_left, true);
             }
-        } else if is_late {
-            return None;
-        } else if told.waiting > left || is_emptied {
-            change.gate.reset = (reset + 2) / 2 * 2;
-        } else if left >= before {
-            return None;
         }
-        if left == 0 {
+        if told_left == 0 {
             change.gate.reset |= 1;
         }
         Some(change)

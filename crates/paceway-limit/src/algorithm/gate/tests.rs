@@ -51,7 +51,7 @@ impl Limiter {
         let refusal = Refusal { span, status: 429, unit, ago };
         let after = Gate::refused(old.as_ref(), now, refusal, &self.rule);
         self.gate = Some(after.gate);
-        after.recalls.is_some()
+        after.recalls
     }
 
     fn pause(&mut self, now: Micros, span: Micros) {
@@ -67,7 +67,7 @@ impl Limiter {
     fn tell(&mut self, now: Micros, permits: i64, waiting: i64, span: Micros) {
         let (open, old) = self.open(now);
         let told = Remainder { permits, waiting, span };
-        if let Some(change) = Gate::remaining(old.as_ref(), &open, now, told) {
+        if let Some(change) = Gate::remaining(old.as_ref(), &open, now, told, 1) {
             self.gate = Some(change.gate);
         }
     }

@@ -27,6 +27,14 @@ local function add(holes, width, start, stop, cold)
   if width == 3 then holes[n + 3] = cold end
 end
 
+-- How many permits own the `length` ticks after `from`, of a line with this tail and these holes.
+function M.promised(rule, tail, holes, width, from, length)
+  local stop = min(tail, from + length)
+  local taken = max(stop - from, 0)
+  for i = 1, #holes, width do taken = taken - max(min(holes[i + 1], stop) - max(holes[i], from), 0) end
+  return floor(max(taken, 0) / rule.per)
+end
+
 function M.insert(holes, i, start, stop, cold)
   if cold then insert(holes, i, cold) end
   insert(holes, i, stop)

@@ -134,12 +134,13 @@ impl MemoryStore {
 
     /// Lowers the level of a limiter, and returns it.
     pub(super) fn lower_at(&self, now: Micros, check: &Check, told: Remainder) -> Level {
-        let (mut level, mut recalls) = (Level::default(), None);
+        let (mut level, mut recalls) = (Level::default(), false);
         self.change(now, check, |opened| {
             let mut has_changed = false;
             match opened.open.rate().filter(|_| told.span > 0) {
                 Some(open) => {
-                    let change = Gate::remaining(opened.gate.as_deref(), open, now, told);
+                    let change =
+                        Gate::remaining(opened.gate.as_deref(), open, now, told, check.cost);
                     if let Some(change) = change {
                         opened.gate = check.open_gate(Some(change.gate), now).map(Box::new);
                         recalls = change.recalls;
@@ -153,8 +154,8 @@ impl MemoryStore {
             level = opened.level();
             has_changed
         });
-        if let Some(most) = recalls {
-            self.shared.pauses.learn_count(&check.key, most, told.span);
+        if recalls {
+            self.shared.pauses.learn_count(&check.key, told.span);
         }
         level
     }

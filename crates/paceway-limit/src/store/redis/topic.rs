@@ -82,7 +82,7 @@ impl Topic {
 }
 
 /// Reads `KEY MICROS_LEFT STATUS`, which is about a pause (with nothing left, it has been ended; with `-` after the status it
-/// lowers the rate); `KEY MICROS_LEFT =MOST`, which is about the rest of a quota; or `KEY MICROS_LEFT free`, which is about a slot that has become free
+/// lowers the rate); `KEY MICROS_LEFT =0`, which is about the rest of a quota; or `KEY MICROS_LEFT free`, which is about a slot that has become free
 /// before others.
 fn hear(prefix: &str, pauses: &Pauses, message: &str) -> Option<()> {
     let mut words = message.rsplitn(3, ' ');
@@ -95,8 +95,8 @@ fn hear(prefix: &str, pauses: &Pauses, message: &str) -> Option<()> {
         pauses.openings().opened(key, Opening::new(Instant::now() + left));
         return Some(());
     }
-    if let Some(most) = status.strip_prefix('=') {
-        pauses.learn_count(key, most.parse().ok()?, left);
+    if status.starts_with('=') {
+        pauses.learn_count(key, left);
         return Some(());
     }
     let fell = status.strip_suffix('-');
