@@ -19,10 +19,8 @@ local BACK, WHOLE, EARLY, DEPTH, PER_MICRO, PRECISE, STEPS, ROUNDING, LONGEST = 
 
 local COUNT, FIRST = { per = PART, den = 1, most = 1000000000 }, 1e15
 
--- The bytes of a stored gate without holes, which are ahead of a state; and of former ones by their letters: `P` had no working rate,
--- `R` did not count what was used, `S` had no holes, and `U` did not know until when calls of before the fall may count.
+-- The bytes of a stored gate without holes, which are ahead of a state.
 M.SIZE, M.LETTER = 126, LETTER
-local FORMER = { [80] = 19, [82] = 68, [83] = 76, [85] = 118 }
 
 local function rate_at(gate, x)
   if x < BACK then
@@ -62,18 +60,9 @@ end
 -- How many bytes the gate at the beginning of a stored value is, of which not all may be read.
 function M.size(raw) return #raw < M.SIZE and M.SIZE or M.SIZE + 16 * unpack_from('<I2', raw, M.SIZE - 1) end
 
--- How many bytes the gate of a former form is, of which not all may be read; nil where a value does not begin with one.
-function M.former_size(raw)
-  local size = FORMER[byte(raw)]
-  if not size or #raw < size then return nil end
-  return size == 118 and size + 16 * unpack_from('<I2', raw, size - 1) or size
-end
-
 -- The gate of a stored value, nil if it has none; and the state, false if it is absent.
 local function split(raw)
-  local letter, former = raw and byte(raw), raw and M.former_size(raw)
-  if former then return nil, #raw > former and string.sub(raw, former + 1) end
-  if letter ~= LETTER or #raw < M.SIZE then return nil, raw end
+  if not raw or byte(raw) ~= LETTER or #raw < M.SIZE then return nil, raw end
   local _, stop, from, origin, first, spent, last, unused, used, knee, counts_by, unit, clear, even, left, reset, early, status,
     count = unpack_from(GATE, raw)
   local size = M.size(raw)
@@ -270,8 +259,7 @@ function M.replace(key, gate)
   redis.call('SET', key, M.pack(gate) .. (raw or ''), 'PX', common.lifetime(left * 1000))
 end
 
--- The gate and the state of a value that was read, and of how many bytes the gate in the store is. A gate that has ended is removed,
--- and one of a former curve is replaced.
+-- The gate and the state of a value that was read, and of how many bytes the gate in the store is. A gate that has ended is removed.
 function M.read(algorithm, key, value, rule)
   local stored, raw = split(value)
   if not stored then return nil, value, 0 end
@@ -327,8 +315,6 @@ function M.take(gate, algorithm, open, start, cost, at)
   if place and algorithm.names == 'ticks' then ticks = place end
   return whole, ticks, born, aux
 end
-
-function M.is_flowing(gate) return gate.knee > 0 end
 
 -- Whether it delays no request, and only remembers.
 function M.is_idle(gate) return gate.knee == 0 and max(gate.stop, gate.reset) <= gate.now end

@@ -35,14 +35,10 @@ local function load(state)
   if piece then raw = common.ask('GETRANGE', key, 0, gates.SIZE + piece - 1) else raw = common.ask('GET', key) end
   if raw == nil then return nil end
   if raw then
-    local letter = byte(raw)
-    if letter == gates.LETTER then
+    if byte(raw) == gates.LETTER then
       local size = gates.size(raw)
       if piece and size > gates.SIZE then raw = common.ask('GETRANGE', key, 0, size + piece - 1) end
       gate, raw, skip = gates.read(algorithm, key, raw, rule)
-    elseif gates.former_size(raw) then
-      gates.replace(key, nil)
-      return load(state)
     end
   end
   -- An absent string has empty pieces.

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 /// The pause before a waiter leaves a queue to which it had to return: Redis is back, say, but the call of the waiter had no
 /// answer. Without it, the waiters of one queue would hand their turns around as fast as the processor can.
 const LULL: Duration = Duration::from_millis(5);
-/// How often a call moves from the queue of one limiter to that of another one. Of two limiters with a free permit each, calls that
+/// How often a call moves from the queue of one limiter to that of another one. Where two limiters have a free permit each, calls that
 /// need both can hand these to each other without an end: the one that gets the first finds the second with the next call, which
 /// finds the first with yet another one.
 const MOST_MOVES: u32 = 4;

@@ -96,7 +96,7 @@ fn a_count_begins_where_slots_are_promised() {
     }
 }
 
-/// Ten remain: four go at once, and four a second later. Another program takes more and more of the two that are left, and then of
+/// Ten remain: four go now, and four a second later. Another program takes more and more of the two that are left, and then of
 /// the four that are promised: these are no longer.
 #[test]
 fn promised_permits_remain_no_longer() {
