@@ -5,6 +5,7 @@ mod forward;
 mod headers;
 mod hints;
 mod http;
+mod key_rates;
 mod limiters;
 mod newcomers;
 mod schema;
