@@ -7,7 +7,7 @@ use crate::{
         What,
     },
     run::Record,
-    upstream::{End, Seen, SeenRefusal},
+    upstream::{End, Seen, SeenRefusal, SeenReport},
 };
 use paceway::{
     algorithm::{Algorithm, Rule},
@@ -113,17 +113,23 @@ pub(crate) fn end_differs(history: &History) -> Micros {
     }
 }
 
-/// The permits that come back after an answer that says what remains: the unused ones of calls that were under way then. The
-/// answer has counted what they used.
-pub(crate) fn come_back(history: &History, record: &Record, at: Micros) -> i64 {
+/// How many permits are used after an answer that says what remains. Other gateways have had answers at the same moment, and which
+/// of them is the newest cannot be known. The unused permits of calls that were under way come back: the answer has counted what
+/// they used.
+pub(crate) fn known_remainder(history: &History, record: &Record, told: &SeenReport) -> i64 {
+    let SeenReport { at, left } = told;
+    let beside = record
+        .reports
+        .iter()
+        .filter(|other| (*at..at + KNOWN).contains(&other.at) && other.left.until == left.until);
     let unused = record.seen.iter().filter_map(|seen| {
         let (sent, _) = seen.sent.filter(|(sent, _)| *sent < at + KNOWN)?;
-        let is_under_way =
-            seen.ended.as_ref().is_none_or(|(ended, _)| *ended > at.max(sent) - KNOWN);
+        let is_over = seen.ended.as_ref().is_some_and(|(ended, _)| *ended <= at.max(&sent) - KNOWN);
         let route = &history.routes[seen.route];
-        is_under_way.then(|| route.cost - route.used(seen.number))
+        (!is_over).then(|| route.cost - route.used(seen.number))
     });
-    unused.sum()
+    let told = beside.map(|other| other.left.permits).max();
+    told.unwrap_or(left.permits) + unused.sum::<i64>()
 }
 
 /// For how long within a span a route is paused, with the time in which its first call after a pause comes.

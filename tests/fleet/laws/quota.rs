@@ -2,7 +2,7 @@
 
 use super::{Verdict, broken};
 use crate::{
-    exceptions::{KNOWN, come_back},
+    exceptions::{KNOWN, known_remainder},
     history::{History, Limiter, MS, Micros, Quota, Route, SECOND},
     run::Record,
     upstream::SeenReport,
@@ -23,9 +23,10 @@ pub(super) fn is_kept_and_used(history: &History, record: &Record) -> Verdict {
 
 /// From the moment at which all gateways know what remains until the quota begins again, no more permits are used.
 fn remainders_are_kept(history: &History, record: &Record) -> Verdict {
-    for SeenReport { at, left } in &record.reports {
+    for told in &record.reports {
+        let SeenReport { at, left } = told;
         let used: i64 = used(history, record, at + KNOWN..left.until).map(|(_, used)| used).sum();
-        if used > left.permits + come_back(history, record, *at) {
+        if used > known_remainder(history, record, told) {
             let how = format!("{used} permits were used from {} ms on, of {left:?}", at / MS);
             return broken("what remains is kept", how);
         }
