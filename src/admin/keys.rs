@@ -255,6 +255,9 @@ impl KeyInUse {
     fn describe(&self, plan: &LimiterPlan) -> Value {
         let mut shown = json!({ "key": key::shown(&self.key), "waiting": self.waiting });
         let limiter = &plan.limiter;
+        // Behind the rates of the limiter are those of its former states.
+        let rules = plan.checks(Some(&self.key), 1).take(limiter.algorithms.len());
+        shown["limit"] = rules.map(|check| check.algorithm.limit()).min().into();
         let own = limiter.of_key(Some(&self.key));
         if let (false, [rate]) = (limiter.key_rates.is_empty(), &own.rates[..]) {
             shown["rate"] = rate.to_string().into();

@@ -203,19 +203,22 @@ impl TopRow {
         if let Some(rate) = key.and_then(|key| key["working_rate"].as_str()) {
             notes.push(format!("works at {rate}"));
         }
+        // A key may have a rate of its own; a gateway of another version does not show its limit.
+        let of_key = |field: &str| key.map(|key| &key[field]).filter(|value| !value.is_null());
+        let limit = of_key("limit").unwrap_or(&limiter["limit"]);
         let shown = json!({
             "limiter": limiter["name"],
             "key": key.map(|key| key["key"].clone()),
-            "rate": rate(limiter),
+            "rate": of_key("rate").map_or_else(|| rate(limiter), said),
             "level": state["level"],
-            "limit": limiter["limit"],
+            "limit": limit,
             "waiting": state["waiting"],
             "next_slot_ms": state["next_slot_ms"],
             "notes": notes.join("; "),
             "turns": limiter["turns"],
         });
         let number = |value: &Value| value.as_f64();
-        let used = match (number(&state["level"]), number(&limiter["limit"])) {
+        let used = match (number(&state["level"]), number(limit)) {
             (Some(level), Some(limit)) if limit > 0.0 => 1.0 - level / limit,
             _ => 0.0,
         };

@@ -3,7 +3,7 @@
 use crate::support::{
     Gateway, Redis, Upstream, eventually, free_port, get, paceway, paceway_in, reply,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{fs, path::Path};
 
 fn text(bytes: &[u8]) -> String {
@@ -180,6 +180,34 @@ async fn resume_prints_the_values_in_force() {
     // No line of the log names a limiter that is none.
     let events = gateway.events();
     assert!(events.iter().all(|event| event["limiter"] != ""), "{events:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn top_shows_a_key_with_its_own_rate() {
+    let upstream = Upstream::ok().await;
+    let gateway = Gateway::before(
+        &upstream,
+        "limiters: { shop: { rate: 5/day, key: '{header.x-shop}', rates: { acme: 100/day } } }\n\
+         routes: [{ suffix: '*', limiters: [shop], max_wait: 0 }]\n",
+    )
+    .await;
+    for shop in ["acme", "acme", "bolt"] {
+        let answer = gateway.ask("/", &[("X-Shop", shop)]).await.answer().await;
+        assert_eq!(answer.expect("an answer").status, 200);
+    }
+    let (code, out, err) = ask(&gateway, &["top", "--once", "--sort", "used"]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let rows: Vec<Vec<_>> =
+        out.lines().skip(3).map(|line| line.split_whitespace().take(6).collect()).collect();
+    // A key of a greater rate has used a smaller part of it, although it has made more calls.
+    let expected =
+        [["shop", "bolt", "5/d", "4", "of", "5"], ["shop", "acme", "100/d", "98", "of", "100"]];
+    assert_eq!(rows, expected, "{out}");
+    let (_, out, _) = ask(&gateway, &["top", "--json", "--sort", "used", "--limit", "1"]);
+    let said: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(said["rows"][0]["key"], "bolt", "{said}");
+    let page = gateway.page("/limiters/shop/keys?sort=used&limit=1").await.json();
+    assert_eq!((&page["keys"][0]["key"], &page["keys"][0]["limit"]), (&json!("bolt"), &json!(5)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
