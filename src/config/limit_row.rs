@@ -46,6 +46,8 @@ impl LimitRow {
 impl fmt::Display for LimitRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, (column, text)) in self.columns.iter().enumerate() {
+            // The keys in it may be credentials.
+            let text = if matches!(column.as_str(), "rates" | "fair") { "***" } else { text };
             write!(f, "{}{column} {}", if i == 0 { "" } else { ", " }, text.escape_debug())?;
         }
         Ok(())
@@ -210,6 +212,12 @@ mod tests {
         ];
         assert_eq!(shown.collect::<Vec<_>>(), expected);
         assert_eq!(config.limiters[0].key.as_ref().expect("a key").text(), "{header.x-shop}");
+    }
+
+    #[test]
+    fn the_log_has_no_keys_of_a_row() {
+        let columns = [("rate", "5/s"), ("rates", r#"{"hunter2": "9/s"}"#)];
+        assert_eq!(row("shop", &columns).to_string(), "rate 5/s, rates ***");
     }
 
     #[rstest]

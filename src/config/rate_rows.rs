@@ -175,10 +175,14 @@ impl RateRow {
         }
         let outside = Outside { directory: Path::new("."), variable: &|_| None, unread: None };
         let mut mistakes = Vec::new();
-        let root = yaml::read(text, &outside, &mut mistakes);
+        let root = yaml::read_quietly(text, &outside, &mut mistakes);
         if let Some(mistake) = root.as_ref().err().or_else(|| mistakes.first()) {
             let line = mistake.place.map_or(1, |place| place.line);
-            return Err(format!("line {line}: {}", mistake.reason));
+            let is_star = |line: &str| line.trim_start_matches(['{', ' ']).starts_with('*');
+            let is_star = text.lines().nth(line.saturating_sub(1)).is_some_and(is_star);
+            let cure =
+                if is_star { "; write quotes around a key that begins with `*`" } else { "" };
+            return Err(format!("line {line}: {}{cure}", mistake.reason));
         }
         let Ok(YamlValue::Map(entries)) = root.map(|root| root.value) else {
             return Err(

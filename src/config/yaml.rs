@@ -8,6 +8,6 @@ mod builder;
 mod tree;
 mod variables;
 
-pub(super) use builder::read;
+pub(super) use builder::{read, read_quietly};
 pub(super) use tree::{Key, Scalar, YamlEntry, YamlNode, YamlValue};
 pub(super) use variables::Outside;

@@ -104,6 +104,20 @@ fn no_message_quotes_a_credential() {
     );
 }
 
+/// The reader of the file does not know whether the keys of its limiter are credentials.
+#[rstest]
+#[case::two_rates("hunter2: 5/s: 6/s", "line 1: this is not YAML")]
+#[case::an_alias("a: 1/s\n*hunter2: 5/s", "write quotes around a key that begins with `*`")]
+#[case::an_address("hunter2: [::]:80", "line 1")]
+#[case::a_template("{{hunter2}}: 5/s", "line 1")]
+#[case::no_end("'hunter2: 5/s", "line 1")]
+#[case::twice("hunter2: 5/s\nhunter2: 6/s", "line 2: written twice")]
+#[case::a_list("hunter2: [5/s]", "line 1: a key must have one rate")]
+fn no_mistake_of_a_file_quotes_it(#[case] text: &str, #[case] said: &str) {
+    let reason = RateRow::read_file(text).expect_err("a mistake");
+    assert!(!reason.contains("hunter2") && reason.contains(said), "{reason}");
+}
+
 #[rstest]
 #[case::yaml("acme: 20/s\n'b c': 10/min\nnone:\n", Ok(2))]
 #[case::json("{ \"acme\": \"20/s\", \"b\": \"10/min\" }", Ok(2))]

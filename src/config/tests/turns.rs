@@ -37,6 +37,14 @@ fn secret_tenants_are_hashes() {
     assert!(fair.weights.keys().all(|name| name.starts_with('#')), "{:?}", fair.weights);
     let wrong = "limiters: { a: { rate: 5/s, fair: { by: '{header.authorization}', weights: { hunter2: 0 } } } }";
     assert!(mistakes(wrong).iter().all(|line| !line.contains("hunter2")), "{:?}", mistakes(wrong));
+    let twice = wrong.replace("hunter2: 0", "hunter2: 1, hunter2: '${NONE}'");
+    assert!(
+        mistakes(&twice).iter().all(|line| !line.contains("hunter2")),
+        "{:?}",
+        mistakes(&twice)
+    );
+    let twice = "limiters: { a: { rate: 5/s, key: '{header.authorization}', rates: { hunter2: 1/s, hunter2: 2/s } } }";
+    assert!(mistakes(twice).iter().all(|line| !line.contains("hunter2")), "{:?}", mistakes(twice));
 }
 
 #[test]

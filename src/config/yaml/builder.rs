@@ -27,11 +27,23 @@ pub(in crate::config) fn read(
     outside: &Outside<'_>,
     mistakes: &mut Vec<Mistake>,
 ) -> Result<YamlNode, Mistake> {
+    read_quietly(text, outside, mistakes).map_err(|mistake| with_hint(mistake, text))
+}
+
+/// The same for a document whose keys may be credentials: no mistake quotes a line.
+///
+/// # Errors
+///
+/// As [`read`].
+pub(in crate::config) fn read_quietly(
+    text: &str,
+    outside: &Outside<'_>,
+    mistakes: &mut Vec<Mistake>,
+) -> Result<YamlNode, Mistake> {
     let parser = Parser::new_from_str(text);
     let (anchors, path) = (HashMap::new(), Vec::new());
     let mut builder = Builder { parser, outside, mistakes, anchors, path, nodes: 0 };
-    let root = builder.document().map_err(|mistake| with_hint(mistake, text))?;
-    Ok(root.unwrap_or(YamlNode {
+    Ok(builder.document()?.unwrap_or(YamlNode {
         place: Position { line: 1, column: 1 },
         value: YamlValue::Map(Vec::new()),
     }))
@@ -222,8 +234,11 @@ impl<'t> Builder<'_, 't> {
         }
     }
 
+    /// The path of a value. Names in `rates` and `weights` come from requests, and may be credentials.
     fn at(&self) -> String {
-        self.path.concat().trim_start_matches('.').to_owned()
+        let is_of_requests = |name: &String| matches!(name.as_str(), ".rates" | ".weights");
+        let known = self.path.iter().position(is_of_requests).map_or(self.path.len(), |at| at + 1);
+        self.path[..known].concat().trim_start_matches('.').to_owned()
     }
 }
 
