@@ -28,6 +28,8 @@ struct HeadBucket {
     used: Option<u64>,
     window: Option<Duration>,
     reset: Option<Duration>,
+    /// Whether it counts something else than requests.
+    is_of_other_unit: bool,
 }
 
 /// The parts of a quota that a header may hold.
@@ -154,11 +156,13 @@ impl HeadQuotas {
         bucket.remaining = bucket.remaining.or(quota.remaining.map(Some));
         bucket.window = bucket.window.or(quota.window);
         bucket.reset = bucket.reset.or(quota.reset);
+        bucket.is_of_other_unit |= quota.is_of_other_unit;
     }
 
-    /// The quotas of which the head says how much remains.
+    /// The quotas of requests of which the head says how much remains.
     pub(super) fn reports(&self) -> impl Iterator<Item = QuotaReport> {
-        self.buckets.iter().filter_map(HeadBucket::report)
+        let of_requests = self.buckets.iter().filter(|bucket| !bucket.is_of_other_unit);
+        of_requests.filter_map(HeadBucket::report)
     }
 
     /// The latest time at which an exhausted quota has permits again. A quota without a word about what remains counts as
@@ -177,7 +181,8 @@ impl HeadQuotas {
 impl HeadBucket {
     fn new(family: Family, name: Cow<'static, str>) -> Self {
         let window = window_of(family, &name);
-        Self { family, name, limit: None, remaining: None, used: None, window, reset: None }
+        let (limit, remaining, used, reset) = Default::default();
+        Self { family, name, limit, remaining, used, window, reset, is_of_other_unit: false }
     }
 
     fn set(&mut self, part: HeaderPart, text: &str, clock: &UpstreamClock<'_>) {

@@ -25,7 +25,7 @@ pub struct QuotaRate {
 
 /// Reads the rates that headers name, each once.
 pub(super) fn read(headers: &HeaderMap, style: Style) -> Vec<QuotaRate> {
-    let mut all = Vec::new();
+    let (mut all, mut others) = (Vec::new(), Vec::new());
     for (name, value) in headers {
         let Some(header) = KnownHeader::of(name.as_str()) else { continue };
         let Some(text) = value.to_str().ok().filter(|_| style.reads(header.family)) else {
@@ -44,8 +44,13 @@ pub(super) fn read(headers: &HeaderMap, style: Style) -> Vec<QuotaRate> {
             HeaderPart::LimitsOfWindows => text.split(',').filter_map(of_window).collect(),
             _ => continue,
         };
-        all.extend(quotas.into_iter().take(MAX_BUCKETS).filter_map(QuotaRate::of));
+        let quotas = quotas.into_iter().take(MAX_BUCKETS);
+        let (other, own): (Vec<_>, Vec<_>) = quotas.partition(|quota| quota.is_of_other_unit);
+        others.extend(other.into_iter().map(|quota| quota.name));
+        all.extend(own.into_iter().filter_map(QuotaRate::of));
     }
+    // The unit of a quota stands in one of the fields that name it.
+    all.retain(|own: &QuotaRate| !others.contains(&own.name));
     let mut rates: Vec<QuotaRate> = Vec::new();
     for own in all {
         if !rates.contains(&own) {
@@ -138,6 +143,15 @@ mod tests {
     #[case::an_older_policy("ratelimit-policy: 100;w=10", Some(10 * SECOND))]
     #[case::an_old_limit("ratelimit-limit: 100, 100;w=10", Some(10 * SECOND))]
     #[case::a_window("x-app-rate-limit: 100:10", Some(10 * SECOND))]
+    #[case::a_policy_of_requests(
+        "ratelimit-policy: \"x\";q=100;qu=\"requests\";w=60",
+        Some(1_666_666_666)
+    )]
+    #[case::bytes("ratelimit-policy: \"x\";q=100;qu=\"content-bytes\";w=60", None)]
+    #[case::calls_at_a_time("ratelimit-policy: \"x\";q=100;qu=concurrent-requests;w=60", None)]
+    #[case::requests_beside_bytes(
+        "ratelimit-policy: \"b\";q=9;qu=\"content-bytes\";w=1, \"r\";q=100;w=10", Some(10 * SECOND)
+    )]
     #[case::no_window("ratelimit-limit: 100", None)]
     #[case::no_window_of_a_policy("ratelimit-policy: \"x\";q=100", None)]
     #[case::a_limit_alone("x-ratelimit-limit: 100", None)]
@@ -156,6 +170,16 @@ mod tests {
     #[test]
     fn a_style_reads_its_own_headers() {
         assert_eq!(rates(Style::Ietf, &["x-amzn-ratelimit-limit: 2"]), []);
+    }
+
+    #[test]
+    fn the_unit_of_a_quota_holds_for_each_of_its_fields() {
+        let lines = [
+            "ratelimit: \"b\";q=9;w=1;r=3, \"r\";q=100;w=10;r=5",
+            "ratelimit-policy: \"b\";q=9;qu=\"content-bytes\";w=1",
+        ];
+        let found = rates(Style::Auto, &lines);
+        assert_eq!(found.iter().map(|own| &*own.name).collect::<Vec<_>>(), ["r"]);
     }
 
     #[rstest]

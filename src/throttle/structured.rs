@@ -13,6 +13,8 @@ pub(super) struct StructuredQuota {
     pub(super) remaining: Option<u64>,
     pub(super) window: Option<Duration>,
     pub(super) reset: Option<Duration>,
+    /// Whether `qu` says that it counts something else than requests, such as `content-bytes`.
+    pub(super) is_of_other_unit: bool,
 }
 
 /// The longest field that is read, and the most quotas of one.
@@ -69,6 +71,8 @@ fn items(field: &str, read: impl Fn(&mut StructuredQuota, &Parameters)) -> Vec<S
             number => quota.limit = Some(whole(Some(number))?),
         }
         read(&mut quota, &item.params);
+        let unit = item.params.get("qu");
+        quota.is_of_other_unit = unit.is_some_and(|unit| !is_requests(unit));
         Some(quota)
     };
     list.iter().take(MAX_QUOTAS).filter_map(quota).collect()
@@ -90,6 +94,15 @@ fn members(field: &str) -> Option<StructuredQuota> {
         reset: seconds(value("reset")),
         ..StructuredQuota::default()
     })
+}
+
+/// Whether a quota unit is that of requests, which is also the one of a quota without a unit.
+fn is_requests(unit: &BareItem) -> bool {
+    match unit {
+        BareItem::String(unit) => unit.as_str() == "requests",
+        BareItem::Token(unit) => unit.as_str() == "requests",
+        _ => false,
+    }
 }
 
 fn whole(value: Option<&BareItem>) -> Option<u64> {

@@ -39,6 +39,12 @@ fn shown(report: &QuotaReport) -> String {
     &["ratelimit: \"a\";r=50;t=30;pk=:c2hvcA==:", "ratelimit: \"b\";r=7;x=\"unknown\""],
     &["a 50/- - 30", "b 7/- - -"]
 )]
+#[case::draft_10_of_other_units(
+    Style::Ietf,
+    &["ratelimit-policy: \"a\";q=100;qu=\"requests\";w=60,\"b\";q=9;qu=\"content-bytes\";w=60,\"c\";q=4;qu=\"concurrent-requests\"",
+      "ratelimit: \"b\";r=1;t=30, \"a\";r=50;t=30", "ratelimit: \"c\";r=0"],
+    &["a 50/100 60 30"]
+)]
 #[case::draft_08_by_token(Style::Ietf, &["ratelimit: default;r=50;t=30"], &["default 50/- - 30"])]
 #[case::draft_07(
     Style::Ietf,
@@ -337,4 +343,12 @@ proptest! {
             }
         }
     }
+}
+
+/// A refusal ends when the quota that caused it has room again, whatever that counts.
+#[test]
+fn an_exhausted_quota_of_bytes_pauses_until_its_reset() {
+    let policy = "ratelimit-policy: \"b\";q=9;qu=\"content-bytes\";w=60";
+    let heard = hear(Style::Ietf, 429, &[policy, "ratelimit: \"b\";r=0;t=30"]);
+    assert_eq!(heard.refusal.and_then(|refusal| refusal.named), Some(seconds(30.0)));
 }
