@@ -10,7 +10,7 @@ use super::{
 use crate::{
     algorithm::{Algorithm, Micros, Rule, fair::Priority},
     answer::end,
-    config::{Calendar, Mode},
+    config::{Calendar, Charge, Config, Mode, PRIORITIES},
     plan::LimiterPlan,
     store::{Check, Checks, Forecast, ForecastAsk, StateCopy, StoreError, TenantLevel, Turn},
 };
@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 
-/// The most calls of one estimate, which take about half a second of a CPU.
+/// The most calls of one estimate. Where they do not repeat soon, they take about half a second of a CPU.
 const MOST: u32 = 1_000_000;
 /// How long the store has for its states, and how long an estimate waits for those before it.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -44,6 +44,7 @@ struct Estimate {
     cost: i64,
     key: Option<String>,
     tenant: Option<String>,
+    priority: Option<String>,
 }
 
 /// The cost of a call that names none.
@@ -57,10 +58,14 @@ pub(super) async fn estimate(
     body: Bytes,
 ) -> Result<Json<Value>> {
     let plan = admin.limiter(&name)?;
-    let Estimate { count, cost, key, tenant } = read(&body, "question", EXAMPLE)?;
+    let Estimate { count, cost, key, tenant, priority } = read(&body, "question", EXAMPLE)?;
     let count = u32::try_from(count).ok().filter(|count| (1..=MOST).contains(count));
     let count = count.ok_or_else(|| bad(format!("`count` must be between 1 and {MOST}")))?;
-    let turn = turn(plan, tenant.as_deref())?;
+    let priority = match priority {
+        Some(name) => named(&name)?,
+        None => priority_of_routes(&admin, &name),
+    };
+    let turn = turn(plan, tenant.as_deref(), priority)?;
     let own = checks(plan, key.as_deref(), cost)?;
     if own.iter().any(Check::is_lease) {
         return Err(bad(
@@ -111,19 +116,34 @@ fn unavailable(why: &str) -> PageError {
     PageError(http::StatusCode::SERVICE_UNAVAILABLE, why.to_owned())
 }
 
+fn named(name: &str) -> Result<Priority> {
+    let found = PRIORITIES.iter().find(|(own, _)| *own == name);
+    found.map(|(_, own)| *own).ok_or_else(|| bad("`priority` is `high`, `normal` or `low`"))
+}
+
+/// The priority of the routes of a limiter, or `normal` if they have several, or callers name it.
+fn priority_of_routes(admin: &Admin, limiter: &str) -> Priority {
+    let Config { routes, limiters, .. } = &admin.plan.config;
+    let is_own = |charge: &Charge| limiters[charge.limiter].name == limiter;
+    let mut routes = routes.iter().filter(|route| route.limiters.iter().any(is_own));
+    let first = routes.next().and_then(|route| route.priority.fixed());
+    let all = first.filter(|first| routes.all(|route| route.priority.fixed() == Some(*first)));
+    all.unwrap_or(Priority::Normal)
+}
+
 /// The turn of the calls, if the limiter has turns.
-fn turn(plan: &LimiterPlan, tenant: Option<&str>) -> Result<Option<Turn>> {
+fn turn(plan: &LimiterPlan, tenant: Option<&str>, priority: Priority) -> Result<Option<Turn>> {
     let limiter = &plan.limiter;
     match (&limiter.fair, tenant) {
         (Some(fair), Some(tenant)) => {
             let tenant = fair.by.canonical(tenant);
             let weight = fair.weight(&tenant);
-            Ok(Some(Turn::new(&*tenant, weight, Priority::Normal)))
+            Ok(Some(Turn::new(&*tenant, weight, priority)))
         }
         (None, Some(_)) => {
             Err(bad("this limiter has no `fair`, so that it knows no tenants; give no tenant"))
         }
-        (_, None) if limiter.has_turns => Ok(Some(Turn::of_nobody())),
+        (_, None) if limiter.has_turns => Ok(Some(Turn { priority, ..Turn::of_nobody() })),
         _ => Ok(None),
     }
 }

@@ -27,6 +27,9 @@ pub(super) struct EstimateArgs {
     /// The tenant of the calls, if the limiter has `fair`.
     #[arg(long, value_name = "TENANT")]
     tenant: Option<String>,
+    /// The priority of the calls. By default that of the limiter's routes, or `normal`.
+    #[arg(long, value_parser = ["high", "normal", "low"])]
+    priority: Option<String>,
     #[command(flatten)]
     admin: AdminArgs,
 }
@@ -40,10 +43,10 @@ impl EstimateArgs {
 }
 
 pub(super) fn estimate(args: &EstimateArgs) -> Result<(), CommandError> {
-    let EstimateArgs { name, count, cost, key, tenant, admin } = args;
+    let EstimateArgs { name, count, cost, key, tenant, priority, admin } = args;
     let client = AdminClient::connect(admin)?;
     let mut body = json!({ "count": count, "cost": cost });
-    for (field, value) in [("key", key), ("tenant", tenant)] {
+    for (field, value) in [("key", key), ("tenant", tenant), ("priority", priority)] {
         if let Some(value) = value {
             body[field] = value.as_str().into();
         }

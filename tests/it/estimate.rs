@@ -13,8 +13,10 @@ const LIMITERS: &str = "limiters:\n  \
     shop: { rate: 1/s, burst: 3, key: '{header.x-shop}', rates: { big: 10/s } }\n  \
     team: { rate: 2/s, burst: 1, fair: { by: '{header.x-team}', weights: { a: 1, b: 1 } } }\n  \
     calls: { algorithm: concurrency, max: 3 }\n  \
+    kept: { rate: 1/s, burst: 10, floors: { high: 50% } }\n  \
     seen: { rate: 1/hour, mode: observe }\n\
     routes:\n  - { path: /team, limiters: [team], max_wait: 20s }\n  \
+    - { path: /kept, limiters: [kept], priority: low, max_wait: 1s }\n  \
     - { suffix: '*', limiters: [slow], max_wait: 0 }\n";
 
 /// A gateway, with the Redis of its store if it has one.
@@ -152,6 +154,29 @@ async fn an_estimate_shares_slots_with_the_tenants_that_wait(#[case] on_redis: b
     assert!((of_nobody[1] - 37.0 * SLOT).abs() <= 2.0 * SLOT, "{of_nobody:?}");
 }
 
+/// Half of the bucket is for requests of priority `high`.
+#[rstest]
+#[case::memory(false)]
+#[case::redis(true)]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_estimate_counts_floors(#[case] on_redis: bool) {
+    let World { gateway, redis: _redis, _upstream } = world(on_redis).await;
+    let of = async |question: Value| estimate(&gateway, "kept", question).await;
+    assert_eq!(of(json!({ "count": 10, "priority": "high" })).await, [0.0, 0.0]);
+    assert_eq!(of(json!({ "count": 5, "priority": "low" })).await, [0.0, 0.0]);
+    // Its route has the priority `low`.
+    for question in [json!({ "count": 7, "priority": "normal" }), json!({ "count": 7 })] {
+        assert_eq!(of(question).await, [0.0, 2000.0]);
+    }
+    let admin = gateway.admin.to_string();
+    for (priority, said) in [("high", "the last at once"), ("low", "the last in 5s")] {
+        let args = ["estimate", "kept", "--count", "10", "--priority", priority, "--admin", &admin];
+        let out = paceway(&args);
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert!(text.contains(said), "{text}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_question_is_answered_with_its_remedy() {
     let World { gateway, redis: _redis, _upstream } = world(false).await;
@@ -164,6 +189,7 @@ async fn a_wrong_question_is_answered_with_its_remedy() {
         ("slow", json!({ "count": 1_000_001 }), 400, "`count` must be between 1 and 1000000"),
         ("slow", json!({ "count": 1, "cost": 3 }), 400, "`cost` must be between 1 and 2"),
         ("slow", json!({ "count": 1, "cost": 0 }), 400, "`cost` must be between 1 and 2"),
+        ("slow", json!({ "count": 1, "priority": "top" }), 400, "`high`, `normal` or `low`"),
         ("slow", json!({ "count": 1, "key": "a" }), 400, "give no key"),
         ("slow", json!({ "count": 1, "tenant": "a" }), 400, "give no tenant"),
         ("shop", json!({ "count": 1 }), 400, "name one, as `key` in the body"),

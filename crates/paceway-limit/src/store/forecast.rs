@@ -1,11 +1,17 @@
 //! When calls would be sent, by the rules of decisions, on a copy of the states of their limiters. It charges nothing, and the
 //! store that was copied knows nothing of it.
 
+mod cycle;
+
 use super::{Check, Checks, TenantLevel, Turn, memory::MemoryStore, turn::of_queue};
 use crate::algorithm::{
     MAX_BUDGET, Micros,
     fair::{Claim, Turns},
 };
+use cycle::Cycle;
+
+/// The number of calls after which a cycle is looked for, and again after each double of it.
+const FIRST_LOOK: usize = 1024;
 
 /// The states of the limiters of a request at one instant, in a memory of their own.
 #[derive(Debug)]
@@ -68,8 +74,19 @@ impl StateCopy {
         // The permits of a rate that is being found depend on those that are used by then.
         let is_found = checks.iter().any(|check: &Check| check.bounds.is_some());
         let budget = if is_found { 0 } else { MAX_BUDGET };
+        // A gate has another rate at each instant.
+        let is_steady = !is_found && checks.iter().all(|check| !self.states.has_gate(check));
+        let (count, mut look) = (ask.count as usize, FIRST_LOOK);
         let mut all = Vec::new();
-        while all.len() < ask.count as usize {
+        while all.len() < count {
+            if all.len() == look {
+                if let Some(Cycle { calls, span }) = Cycle::of(&all, &checks).filter(|_| is_steady)
+                {
+                    (look..count).for_each(|i| all.push(all[i - calls] + span));
+                    break;
+                }
+                look *= 2;
+            }
             let decision = self.states.decide_at(now, &checks, budget, None);
             if decision.admitted {
                 all.push(now + decision.wait);

@@ -32,6 +32,12 @@ impl MemoryStore {
         StateCopy::new(now, copy, slots)
     }
 
+    /// Whether the upstream has refused calls of a check, or told what remains, and that counts.
+    pub(in crate::store) fn has_gate(&self, check: &Check) -> bool {
+        let print = self.print(&check.key);
+        self.lock(print).has_gate(print)
+    }
+
     /// Keeps the state of a check as another store has it at the instant `now`, in µs.
     pub fn keep_stored(&self, now: Micros, check: &Check, stored: StoredRate) {
         let print = self.print(&check.key);

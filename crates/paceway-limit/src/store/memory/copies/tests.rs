@@ -152,6 +152,58 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(crate::algorithm::tests::cases(8))]
+    /// Many calls are not decided one by one.
+    #[test]
+    fn a_forecast_of_many_calls_equals_the_later_decisions(
+        rules in vec(rules(), 1..3),
+        cost in 1..4_i64,
+        count in 1_000..6_000_u32,
+        others in vec((1..4_i64, 0..900_000_i64), 0..20),
+    ) {
+        let store = MemoryStore::default();
+        let check = |cost| -> Checks {
+            let checks = rules.iter().enumerate();
+            checks.map(|(i, rule)| Check::new(i.to_string(), *rule).with_cost(cost)).collect()
+        };
+        let mut now = T0;
+        for (cost, span) in others {
+            decide(&store, now, &check(cost), MAX_BUDGET);
+            now += span;
+        }
+        let checks = check(cost);
+        let ask = ForecastAsk { count, closed: 0, tenants: &[] };
+        let told = store.copy_at(now, &checks).forecast(ask, |_| checks.clone());
+        let then = happens(&store, now, &checks, count, MAX_BUDGET);
+        // The slots of an even window follow from the instant at which they are asked for.
+        let is_even = |rule: &Rule| rule.as_rate().is_some_and(|rate| matches!(rate, Algorithm::CalendarWindow(_)));
+        if !rules.iter().any(is_even) {
+            prop_assert_eq!(told, then);
+        }
+    }
+}
+
+/// A thousand times as many calls take no longer.
+#[test]
+fn a_million_calls_of_a_list_of_rates_are_told_at_once() {
+    let store = MemoryStore::default();
+    let list = [(5, 1_000_000), (100, 60_000_000), (1_000, HOUR)];
+    let rule = |(count, period)| TokenBucket::new(count, period, count).expect("a rule");
+    let list = list.into_iter().enumerate();
+    let checks: Checks = list.map(|(i, rate)| Check::new(i.to_string(), rule(rate))).collect();
+    let decided = std::cell::Cell::new(0);
+    let ask = ForecastAsk { count: 1_000_000, closed: 0, tenants: &[] };
+    let told = store.copy_at(T0, &checks).forecast(ask, |_| {
+        decided.set(decided.get() + 1);
+        checks.clone()
+    });
+    // A million calls less the burst, at 1,000 an hour.
+    assert_eq!(told, Forecast { first: 0, last: 999_000 * 3_600_000 });
+    // Each hour of calls that are decided has new checks.
+    assert!(decided.get() < 20, "{}", decided.get());
+}
+
 /// A rate that is found rises while it is used.
 #[test]
 fn a_forecast_follows_a_rate_that_is_found() {
