@@ -100,3 +100,31 @@ fn floors_that_have_no_effect_give_a_warning(
     assert_eq!(warnings.contains("floors"), !expected.is_empty(), "{warnings}");
     assert!(warnings.contains(expected), "{warnings}");
 }
+
+/// Permits of `concurrency` are used up by the calls of a batch for as long as these take.
+#[rstest]
+#[case::no_floor("max: 4", "[a, c]", "[a, c]", true)]
+#[case::a_floor("max: 4, floors: { high: 1 }", "[a, c]", "[a, c]", false)]
+#[case::of_the_batch_alone("max: 4", "[a]", "[a, c]", false)]
+#[case::of_users_alone("max: 4", "[a, c]", "[a]", false)]
+#[case::observes("max: 4, mode: observe", "[a, c]", "[a, c]", false)]
+fn a_floor_beside_concurrency_without_one_gives_a_warning(
+    #[case] calls: &str,
+    #[case] users: &str,
+    #[case] batch: &str,
+    #[case] is_warned: bool,
+) {
+    for (floor, user, other) in [("high", "high", "normal"), ("normal", "normal", "low")] {
+        let text = format!(
+            "upstream: http://a\nlimiters: {{ a: {{ rate: 5/s, floors: {{ {floor}: 1 }} }}, \
+             c: {{ algorithm: concurrency, {calls} }} }}\nroutes: \
+             [{{ suffix: /a, limiters: {users}, priority: {user}, max_wait: 1s }}, \
+             {{ suffix: /b, limiters: {batch}, priority: {other}, max_wait: 60s }}]\n"
+        );
+        let warnings = parse(&text).expect("a config").warnings().join("\n");
+        let said = format!(
+            "have all permits of `c`, which its routes need, too; write `floors: {{ {floor}: 1 }}` there"
+        );
+        assert_eq!(warnings.contains(&said), is_warned, "{warnings}");
+    }
+}

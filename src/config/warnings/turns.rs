@@ -54,6 +54,14 @@ impl Config {
                  priority; write `priority: high` at one"
             ));
         }
+        if let Some(other) = self.held_by_lower(i, priority, may_be_above) {
+            let above = if priority == Priority::Low { "normal" } else { "high" };
+            return Some(format!(
+                "`floors` of the limiter `{name}` help nobody while requests of lower priorities have all permits of `{}`, \
+                 which its routes need, too; write `floors: {{ {above}: 1 }}` there",
+                self.limiters[other].name
+            ));
+        }
         let kept = limiter.floors.kept_from(priority, capacity);
         let rates = || limiter.algorithms.iter().filter_map(Rule::as_rate);
         if rates().any(|rate| rate.facts().window() > 0) {
@@ -69,6 +77,26 @@ impl Config {
                  none in some moments; write `burst: {}` or more",
                 kept + 3
             )
+        })
+    }
+
+    /// The concurrency limiter without floors that requests need which `floors` of the limiter with index `i` help, and that
+    /// requests up to `priority` use.
+    fn held_by_lower(
+        &self,
+        i: usize,
+        priority: Priority,
+        may_be_above: impl Fn(&Route) -> bool,
+    ) -> Option<usize> {
+        let may_be_below = |route: &Route| route.priority.fixed().is_none_or(|own| own >= priority);
+        let helped = self.routes.iter().filter(|route| uses(route, i) && may_be_above(route));
+        let mut others = helped.flat_map(|route| &route.limiters).map(|charge| charge.limiter);
+        others.find(|other| {
+            let LimiterConfig { algorithms, floors, mode, .. } = &self.limiters[*other];
+            let has_leases = algorithms.iter().any(|rule| rule.lease().is_some());
+            let is_shared =
+                || self.routes.iter().any(|route| uses(route, *other) && may_be_below(route));
+            has_leases && floors.is_none() && *mode == Mode::Enforce && is_shared()
         })
     }
 
