@@ -152,6 +152,28 @@ fn a_change_of_the_rule_keeps_an_empty_bucket_empty(
     assert_eq!(bucket.ask(T0, 1, 0), Err(ceil_div(next.per, next.den)));
 }
 
+/// The state does not know when the rule changed: a time without grants counts at the faster one. More than a burst never
+/// passes at once, and the next change finds the state of the first grant after this one.
+#[rstest]
+#[case::faster(1, 10)]
+#[case::slower(10, 1)]
+fn a_change_of_the_rate_of_an_idle_bucket_grants_at_most_a_burst(
+    #[case] before: i64,
+    #[case] after: i64,
+) {
+    let mut bucket = limiter(rule(before, SECOND, 10));
+    for _ in 0..10 {
+        bucket.ask(T0, 1, 0).expect("granted");
+    }
+    let now = T0 + SECOND;
+    let mut granted = 0;
+    for rate in [after, before, after] {
+        bucket.rule = Algorithm::TokenBucket(rule(rate, SECOND, 10));
+        granted += (0..20).filter(|_| bucket.ask(now, 1, 0).is_ok()).count();
+    }
+    assert_eq!(granted, 10);
+}
+
 #[test]
 fn two_rules_in_turn_grant_no_free_burst() {
     let mut bucket = limiter(rule(5, SECOND, 5));
