@@ -25,6 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long the start waits for the records: a gateway then begins with the margins that were learned before.
 const START: Duration = Duration::from_millis(500);
 
+/// How long a gateway that ends takes for its last reports.
+const END: Duration = Duration::from_secs(1);
+
 /// How often a report is tried when other gateways replace the record at the same moment.
 const ATTEMPTS: usize = 4;
 
@@ -47,6 +50,18 @@ pub(crate) async fn begin(plan: &Plan, store: &Arc<dyn StoreAdmin>) {
     }
     reserves::begin(plan, store).await;
     limits::begin(plan, store).await;
+}
+
+/// Brings what this gateway saw since the last reports into the records, before it ends. Takes at most a second.
+pub(crate) async fn finish(plan: &Plan, store: &Arc<dyn StoreAdmin>) {
+    let margins = async {
+        for margin in plan.limiters.iter().filter_map(|limiter| limiter.margin()) {
+            drop(Learner::new(margin, store).report().await);
+        }
+    };
+    let all =
+        async { tokio::join!(margins, reserves::finish(plan, store), limits::finish(plan, store)) };
+    drop(timeout(END, all).await);
 }
 
 /// Keeps the records of the limiters of `plan`, which has replaced `before`, on the current runtime. Limiters that both plans

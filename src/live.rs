@@ -175,6 +175,13 @@ impl Live {
         drop(self.store.set(store.clone()));
     }
 
+    /// Writes what limiters have learned lately, before the gateway ends. Takes at most a second.
+    pub async fn finish_learning(&self) {
+        if let Some(store) = self.store.get() {
+            learn::finish(&self.plan(), store).await;
+        }
+    }
+
     /// Changes the parts of the configuration, checks the whole, and swaps the plan of all workers. Nothing changes if the
     /// whole is invalid. May take as long as a start, so that async code calls it by `spawn_blocking`.
     ///

@@ -20,6 +20,14 @@ pub(super) async fn begin(plan: &Plan, store: &Arc<dyn StoreAdmin>) {
     }
 }
 
+/// Writes the rates that no report has brought to the store.
+pub(super) async fn finish(plan: &Plan, store: &Arc<dyn StoreAdmin>) {
+    let all = plan.limiters.iter().filter_map(|limiter| limiter.learned.as_ref());
+    for limits in all.filter(|limits| limits.has_news()) {
+        drop(report(limits, store).await);
+    }
+}
+
 /// Ends the tasks of limiters that `plan` has no more, and begins those that `before` did not have.
 pub(super) fn follow(plan: &Plan, before: &Plan, store: &Arc<dyn StoreAdmin>) {
     let Followed { gone, new } = followed(plan, before, |limiter| limiter.learned.as_ref());

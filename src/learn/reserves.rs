@@ -24,6 +24,14 @@ pub(super) async fn begin(plan: &Plan, store: &Arc<dyn StoreAdmin>) {
     }
 }
 
+/// Writes the answers that no report has brought to the store.
+pub(super) async fn finish(plan: &Plan, store: &Arc<dyn StoreAdmin>) {
+    let all = plan.limiters.iter().filter_map(|limiter| limiter.reserves.as_ref());
+    for costs in all.flat_map(|reserves| reserves.all()).filter(|costs| costs.has_news()) {
+        report(&costs, store).await;
+    }
+}
+
 /// Forgets the costs of a key: its calls reserve the default again.
 ///
 /// # Errors

@@ -159,6 +159,11 @@ impl KeyCosts {
         })
     }
 
+    /// Whether the shared text lacks an answer.
+    pub(crate) fn has_news(&self) -> bool {
+        !self.state.lock().fresh.is_empty()
+    }
+
     /// Ends a report: the store has `text` now, or the answers of the report are not in it.
     pub(crate) fn reported(&self, report: CostReport, text: Option<Arc<str>>) {
         let state = &mut *self.state.lock();

@@ -75,7 +75,7 @@ impl Shutdown {
         Ok(())
     }
 
-    /// Lets the workers drain for up to `drain_timeout`.
+    /// Lets the workers drain for up to `drain_timeout`. What their answers said is shared within a second more.
     pub(super) async fn drain(&mut self, live: &Live, signal: &str) -> Result<(), ServerError> {
         let limit = live.plan().config.drain_timeout;
         tracing::info!(
@@ -86,7 +86,9 @@ impl Shutdown {
         );
         self.draining.store(true, Relaxed);
         let _ = self.drain_end.set(Instant::now() + limit);
-        drain(&self.phase, &mut self.ends, limit).await
+        let drained = drain(&self.phase, &mut self.ends, limit).await;
+        live.finish_learning().await;
+        drained
     }
 }
 

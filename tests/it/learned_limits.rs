@@ -151,6 +151,32 @@ async fn learned_rates_survive_a_restart_until_an_operator_forgets_them() {
     until_rate(&other, "tiny", "5/s").await;
 }
 
+/// The gateway reads and writes the shared rates each second.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rate_that_was_named_just_before_the_end_is_kept() {
+    let (upstream, redis) = (vendor().await, Redis::start());
+    let text = yaml(&upstream, &redis, "");
+    let mut gateway = Gateway::start(&text).await;
+    assert_eq!(ask(&gateway, "big").await, 200);
+    gateway.signal("TERM");
+    assert!(gateway.end().await.success());
+    let again = Gateway::start(&text).await;
+    assert_eq!(page(&again, "big").await["rate"], "40/s");
+}
+
+/// A store that is away does not hold the end up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_ends_in_time_without_its_store() {
+    let (upstream, mut redis) = (vendor().await, Redis::start());
+    let mut gateway = Gateway::start(&yaml(&upstream, &redis, "")).await;
+    assert_eq!(ask(&gateway, "big").await, 200);
+    redis.kill();
+    let begun = Instant::now();
+    gateway.signal("TERM");
+    assert!(gateway.end().await.success());
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+}
+
 /// A written rate of a key and the rate of an operator count before one that an answer names.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_written_rate_counts_before_a_learned_one() {
