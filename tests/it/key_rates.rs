@@ -1,6 +1,7 @@
 //! Keys that have another rate than their limiter, in real processes.
 
-use crate::support::{Answer, Gateway, Redis, Upstream, eventually, paceway};
+use crate::support::{Answer, Gateway, Redis, Upstream, eventually, faketime, paceway};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 const LIMITER: &str = "algorithm: sliding_window, rate: 2/h, key: '{header.x-shop}'";
@@ -169,4 +170,31 @@ async fn a_reserve_is_cut_to_the_capacity_of_its_key() {
             );
         }
     }
+}
+
+/// The day of each key ends at midnight of the zone, and begins again with the rate of the key.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_have_their_own_rates_after_a_reset() {
+    let upstream = Upstream::ok().await;
+    let midnight: Timestamp = "2026-03-09T07:00:00Z".parse().expect("an instant");
+    let shift = midnight.as_second() - 15 - Timestamp::now().as_second();
+    let limiter = "algorithm: fixed_window, rate: 2/day, key: '{header.x-shop}', \
+                   resets: '00:00 America/Los_Angeles', rates: { acme: 5/day, 'plus-*': 3/day }";
+    let text = yaml(&upstream, "memory", limiter);
+    let gateways = [Gateway::start_with(&text, &faketime(&format!("{shift:+}s"))).await];
+    let all = [("acme", 5), ("plus-1", 3), ("other", 2)];
+    for (shop, count) in all {
+        assert_eq!(count_passes(&gateways, shop).await, count, "{shop}");
+    }
+    let wait = answer(&gateways[0], "acme").await.field("retry-after").map(str::to_owned);
+    let wait: i64 = wait.and_then(|text| text.parse().ok()).expect("a time");
+    assert!((1..=15).contains(&wait), "{wait}");
+    eventually("the next day", async || (ask(&gateways[0], "acme").await == 200).then_some(()))
+        .await;
+    for (shop, count) in [("acme", 4), ("plus-1", 3), ("other", 2)] {
+        assert_eq!(count_passes(&gateways, shop).await, count, "{shop}");
+    }
+    let one = page(&gateways[0], "/limiters/shop/keys/acme").await;
+    assert_eq!((&one["rate"], &one["limit"], &one["level"]), (&json!("5/d"), &json!(5), &json!(0)));
+    assert_eq!(one["next_reset"], "2026-03-10 00:00 America/Los_Angeles");
 }

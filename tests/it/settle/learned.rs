@@ -72,6 +72,64 @@ async fn reserve(gateway: &Gateway, is_keyed: bool, began: &Semaphore, body: &st
     before - level(gateway, is_keyed).await
 }
 
+/// Answers that came just before the end of a gateway count.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_ends_shares_its_last_costs() {
+    let (began, gate, redis) = (closed(), closed(), Redis::that_is_heard());
+    let upstream = model(&began, &gate).await;
+    let mut first = gateway(&upstream, &redis, "").await;
+    for i in 0..40 {
+        call(&first, "/json", 400 * (i % 20)).await;
+    }
+    first.signal("TERM");
+    assert!(first.end().await.success());
+    match redis.command(&["GET", "paceway:{tokens}:R:tokens"]) {
+        Said::Bytes(Some(text)) => assert!(text.starts_with(b"r2 4e1 "), "{text:?}"),
+        nothing => panic!("{nothing:?}"),
+    }
+}
+
+/// While the store is away the gateway goes on to learn. A store that has lost the costs gets them again.
+#[tokio::test(flavor = "multi_thread")]
+async fn costs_are_learned_without_the_store_and_shared_when_it_is_back() {
+    let (began, gate, mut redis) = (closed(), closed(), Redis::start());
+    let upstream = model(&began, &gate).await;
+    let yaml = format!(
+        "upstream: {}\nstore: {{ url: \"{}\", timeout: 200ms }}\n\
+         limiters: {{ tokens: {{ algorithm: fixed_window, rate: {CAPACITY}/day, on_loss: trust }} }}\n\
+         routes: [{{ suffix: \"*\", max_wait: 1s, limiters: [{{ limiter: tokens, cost: {{ reserve: learned, \
+         default: {DEFAULT}, settle: '{{response.body./usage/in}} + 5*{{response.body./usage/out}}' }} }}] }}]\n",
+        upstream.url(),
+        redis.url()
+    );
+    let gateway = Gateway::start(&yaml).await;
+    let until_shared = async |redis: &Redis, text: &str| {
+        eventually(text, async || match redis.command(&["GET", "paceway:{tokens}:R:tokens"]) {
+            Said::Bytes(Some(shared)) => shared.starts_with(text.as_bytes()).then_some(()),
+            _ => None,
+        })
+        .await;
+    };
+    for i in 0..40 {
+        call(&gateway, "/json", 400 * (i % 20)).await;
+    }
+    until_shared(&redis, "r2 4e1 ").await;
+    redis.kill();
+    for i in 0..20 {
+        call(&gateway, "/json", 400 * (i % 20)).await;
+    }
+    redis.start_again();
+    until_shared(&redis, "r2 6e1 ").await;
+    eventually("the store decides", async || {
+        (gateway.limiter("tokens").await["share"].is_null()).then_some(())
+    })
+    .await;
+    // It costs 2,100.
+    let sized = &format!("Content-Length: 8000\r\n\r\n{}", "x".repeat(8000));
+    let learned = reserve(&gateway, false, &began, sized).await;
+    assert!((2100..2600).contains(&learned), "{learned}");
+}
+
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reserve_is_learned_from_answers_and_kept_over_a_restart(

@@ -1,6 +1,7 @@
 //! Requests of any cost that take turns, with those that are refused and come back: laws of the rule, promises, and free
 //! permits, whatever comes and leaves.
 
+mod even;
 mod floors;
 
 use super::*;
