@@ -52,6 +52,14 @@ pub(crate) async fn begin(plan: &Plan, store: &Arc<dyn StoreAdmin>) {
     limits::begin(plan, store).await;
 }
 
+/// Lets the tasks read the learned rates and costs soon: another gateway has forgotten some.
+pub(crate) fn look_again(plan: &Plan) {
+    for limiter in &plan.limiters {
+        limiter.learned.iter().for_each(|limits| limits.look_again());
+        limiter.reserves.iter().for_each(|reserves| reserves.look_again());
+    }
+}
+
 /// Brings what this gateway saw since the last reports into the records, before it ends. Takes at most a second.
 pub(crate) async fn finish(plan: &Plan, store: &Arc<dyn StoreAdmin>) {
     let margins = async {

@@ -10,6 +10,7 @@ use crate::{
     answer::end,
     config::{ConfigEdit, StoreConfig},
     key::{StateNames, shown},
+    learn,
     limit::duration,
     live::{Live, ReloadError},
     log::{Permit, Throttle},
@@ -168,7 +169,10 @@ impl Overrides {
             return;
         }
         match text.as_deref().map_or(Some(OverrideTable::default()), OverrideTable::parse) {
-            Some(table) => (known.text, known.table) = (text, table),
+            Some(table) => {
+                (known.text, known.table) = (text, table);
+                learn::look_again(&self.live.plan());
+            }
             None => {
                 if let Some(Permit { suppressed }) = LINES.permit() {
                     let key = &*self.key;
@@ -226,10 +230,7 @@ impl Overrides {
         let asked = self.known.lock().now();
         let mut note = self.ask(None).await?;
         for _ in 0..ATTEMPTS {
-            let text = note.text.as_deref().unwrap_or("{}");
-            let lost = self.known.lock().later_than(&note, asked);
-            let table = lost.or_else(|| OverrideTable::parse(text));
-            let mut table = table.ok_or(OverrideError::Unreadable)?.without_ended(note.now);
+            let mut table = self.table_in(&note, asked)?;
             let new = new.clone().map(|NewOverride { change, span }| {
                 let until = note.now.saturating_add(whole(span));
                 Override { until, ..change }
@@ -250,20 +251,60 @@ impl Overrides {
                     Err(error) => return Err(OverrideError::Invalid(error.to_string())),
                 }
             }
-            // Later than any version that a gateway knows that has not read this change.
-            table.version = note.now.max(table.version.saturating_add(1));
-            let text: Arc<str> = table.text().into();
-            let change = NoteChange { expected: note.text, text: text.clone() };
-            note = self.ask(Some(change)).await?;
-            if note.text.as_ref() == Some(&text) {
-                self.learn(note.text, note.now);
-                self.apply().await;
-                // The next end may come sooner.
-                self.changed.notify_one();
-                return Ok(before);
-            }
+            note = match self.write(note, table).await? {
+                Some(note) => note,
+                None => return Ok(before),
+            };
         }
         Err(OverrideError::Contended)
+    }
+
+    /// Lets all gateways read what limiters have learned: this one has forgotten some of it. They follow within half a second and
+    /// the time of a call.
+    ///
+    /// # Errors
+    ///
+    /// [`OverrideError`]. The others then follow when they read it anyway.
+    pub async fn tell_forgotten(&self) -> Result<(), OverrideError> {
+        let asked = self.known.lock().now();
+        let mut note = self.ask(None).await?;
+        for _ in 0..ATTEMPTS {
+            let table = self.table_in(&note, asked)?;
+            note = match self.write(note, table).await? {
+                Some(note) => note,
+                None => return Ok(()),
+            };
+        }
+        Err(OverrideError::Contended)
+    }
+
+    /// The table of the store, or the one that it has lost.
+    fn table_in(&self, note: &Note, asked: Micros) -> Result<OverrideTable, OverrideError> {
+        let text = note.text.as_deref().unwrap_or("{}");
+        let lost = self.known.lock().later_than(note, asked);
+        let table = lost.or_else(|| OverrideTable::parse(text));
+        Ok(table.ok_or(OverrideError::Unreadable)?.without_ended(note.now))
+    }
+
+    /// Writes a table in place of the one of `note`. Returns what another gateway has written instead.
+    async fn write(
+        &self,
+        note: Note,
+        mut table: OverrideTable,
+    ) -> Result<Option<Note>, OverrideError> {
+        // Later than any version that a gateway knows that has not read this change.
+        table.version = note.now.max(table.version.saturating_add(1));
+        let text: Arc<str> = table.text().into();
+        let change = NoteChange { expected: note.text, text: text.clone() };
+        let note = self.ask(Some(change)).await?;
+        if note.text.as_ref() != Some(&text) {
+            return Ok(Some(note));
+        }
+        self.learn(note.text, note.now);
+        self.apply().await;
+        // The next end may come sooner.
+        self.changed.notify_one();
+        Ok(None)
     }
 
     async fn ask(&self, change: Option<NoteChange>) -> Result<Note, StoreError> {

@@ -4,7 +4,7 @@
 use super::{
     Admin,
     access::Operator,
-    limiters::{await_levels, forget_costs, forget_known_costs},
+    limiters::{await_levels, forget_costs, forget_known_costs, tell_others},
     page_error::{Result, bad},
     shown::{millis, show, show_found, show_learned, show_working, tightest},
 };
@@ -138,6 +138,7 @@ pub(super) async fn reset(
             }
         }
     }
+    tell_others(&admin, plan).await;
     operator.log("an operator resets all keys", Some(&name), None);
     Ok(Json(json!({ "reset": reset, "complete": scan.next.is_none() })))
 }

@@ -118,6 +118,7 @@ pub(super) async fn reset(
     }
     forget_known_costs(&admin, plan).await?;
     let reset = forget(&admin, &checks).await?;
+    tell_others(&admin, plan).await;
     operator.log("an operator resets a limiter", Some(&name), None);
     Ok(reset)
 }
@@ -131,6 +132,7 @@ pub(super) async fn reset_key(
     let checks = checks(plan, Some(&key), 1)?;
     forget_costs(&admin, plan, checks.first()).await?;
     let reset = forget(&admin, &checks).await?;
+    tell_others(&admin, plan).await;
     let key = plan.limiter.key.as_ref().map(|template| key::shown(&template.canonical(&key)));
     operator.log("an operator resets a key", Some(&name), key.as_deref());
     Ok(reset)
@@ -165,6 +167,13 @@ pub(super) async fn forget_costs(
         learn::forget_limits(learned, key, &admin.store).await?;
     }
     Ok(())
+}
+
+/// Lets the other gateways forget soon, too. Without an answer of the store they do when they read their rates and costs.
+pub(super) async fn tell_others(admin: &Admin, plan: &LimiterPlan) {
+    if plan.reserves.is_some() || plan.learned.is_some() {
+        drop(admin.overrides.tell_forgotten().await);
+    }
 }
 
 async fn forget(admin: &Admin, checks: &[Check]) -> Result<Json<Value>> {

@@ -23,8 +23,14 @@ pub(super) async fn begin(plan: &Plan, store: &Arc<dyn StoreAdmin>) {
 /// Writes the rates that no report has brought to the store.
 pub(super) async fn finish(plan: &Plan, store: &Arc<dyn StoreAdmin>) {
     let all = plan.limiters.iter().filter_map(|limiter| limiter.learned.as_ref());
-    for limits in all.filter(|limits| limits.has_news()) {
-        drop(report(limits, store).await);
+    for limits in all {
+        end(limits, store).await;
+    }
+}
+
+async fn end(limits: &LearnedLimits, store: &Arc<dyn StoreAdmin>) {
+    if limits.has_news() {
+        drop(timeout(PATIENCE, report(limits, store)).await);
     }
 }
 
@@ -58,13 +64,18 @@ async fn keep(limits: Arc<LearnedLimits>, store: Arc<dyn StoreAdmin>) {
     while !limits.is_replaced() {
         let is_older = |age| looked.is_none_or(|looked| looked.elapsed() >= age);
         let is_due = is_older(UNUSED) || is_older(LOOK) && limits.is_asked();
-        if is_due || limits.has_news() {
+        if limits.is_stale() || is_due || limits.has_news() {
             drop(timeout(PATIENCE, report(&limits, &store)).await);
             looked = Some(Instant::now());
         }
         // Answers that differ all the time are no reason to write more often.
-        sleep(EVERY).await;
+        tokio::select! {
+            () = sleep(EVERY) => {}
+            () = limits.wake.notified() => {}
+        }
     }
+    // An operator's rate may have replaced them for a time.
+    end(&limits, &store).await;
 }
 
 /// Brings the rates that answers named here into the shared text, and the text into the gateway.

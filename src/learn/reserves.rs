@@ -26,9 +26,14 @@ pub(super) async fn begin(plan: &Plan, store: &Arc<dyn StoreAdmin>) {
 
 /// Writes the answers that no report has brought to the store.
 pub(super) async fn finish(plan: &Plan, store: &Arc<dyn StoreAdmin>) {
-    let all = plan.limiters.iter().filter_map(|limiter| limiter.reserves.as_ref());
-    for costs in all.flat_map(|reserves| reserves.all()).filter(|costs| costs.has_news()) {
-        report(&costs, store).await;
+    for reserves in plan.limiters.iter().filter_map(|limiter| limiter.reserves.as_ref()) {
+        end(reserves, store).await;
+    }
+}
+
+async fn end(reserves: &LearnedReserves, store: &Arc<dyn StoreAdmin>) {
+    for costs in reserves.all().iter().filter(|costs| costs.has_news()) {
+        report(costs, store).await;
     }
 }
 
@@ -70,6 +75,7 @@ async fn keep(reserves: Arc<LearnedReserves>, store: Arc<dyn StoreAdmin>) {
             }
         }
     }
+    end(&reserves, &store).await;
 }
 
 /// Brings the answers of this gateway into the shared text of a key, and the text into the gateway. False if there was nothing

@@ -16,7 +16,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 
 /// The most keys whose rates are known. The one that answers named least lately gives way.
 const MOST: usize = 4096;
@@ -30,6 +30,9 @@ pub struct LearnedLimits {
     /// The name of the text by which gateways share them.
     pub(crate) note: Arc<str>,
     keys: RwLock<HashMap<Box<str>, ToldRate>>,
+    /// Resolves when the shared text is to be read.
+    pub(crate) wake: Notify,
+    is_stale: AtomicBool,
     is_asked: AtomicBool,
     is_replaced: AtomicBool,
 }
@@ -51,8 +54,8 @@ impl LearnedLimits {
         if let Some(before) = before.filter(|before| *before.note == *note) {
             return before.clone();
         }
-        let (keys, is_asked, is_replaced) = Default::default();
-        Arc::new(Self { note: note.into(), keys, is_asked, is_replaced })
+        let (keys, wake, is_stale, is_asked, is_replaced) = Default::default();
+        Arc::new(Self { note: note.into(), keys, wake, is_stale, is_asked, is_replaced })
     }
 
     /// The rate of a key; `None` if no answer has named one.
@@ -86,6 +89,17 @@ impl LearnedLimits {
     /// Whether the shared text lacks a rate.
     pub(crate) fn has_news(&self) -> bool {
         self.keys.read().values().any(|own| own.is_fresh)
+    }
+
+    /// Lets the shared text be read soon.
+    pub(crate) fn look_again(&self) {
+        self.is_stale.store(true, Relaxed);
+        self.wake.notify_one();
+    }
+
+    /// Whether the shared text is to be read, since the last call of this function.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.is_stale.swap(false, Relaxed)
     }
 
     /// Whether a request has asked since the last call of this function.
@@ -139,6 +153,7 @@ impl LearnedLimits {
     /// Ends the reports: a plan without these rates has replaced the one that they belonged to.
     pub(crate) fn replaced(&self) {
         self.is_replaced.store(true, Relaxed);
+        self.wake.notify_one();
     }
 
     pub(crate) fn is_replaced(&self) -> bool {

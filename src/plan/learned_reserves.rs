@@ -111,6 +111,12 @@ impl LearnedReserves {
         self.keys.lock().values().cloned().collect()
     }
 
+    /// Lets the shared texts be read soon.
+    pub(crate) fn look_again(&self) {
+        self.all().iter().for_each(|costs| costs.state.lock().looked = None);
+        self.wake.notify_one();
+    }
+
     /// Ends the reports: a plan without these costs has replaced the one that they belonged to.
     pub(crate) fn replaced(&self) {
         self.is_replaced.store(true, Relaxed);

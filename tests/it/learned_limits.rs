@@ -143,12 +143,15 @@ async fn learned_rates_survive_a_restart_until_an_operator_forgets_them() {
     // The burst is that of the limiter.
     assert_eq!(page(&again, "huge").await["limit"], 20);
 
+    // The other gateway reads the rates each 3 s or less often, and the overrides twice a second.
+    let begun = Instant::now();
     forget(&again, "/limiters/seller/keys/big").await;
     assert_eq!(page(&again, "big").await["rate"], "5/s");
     until_rate(&other, "big", "5/s").await;
     assert_eq!(page(&other, "tiny").await["rate"], "1/s");
     forget(&again, "/limiters/seller/keys").await;
     until_rate(&other, "tiny", "5/s").await;
+    assert!(begun.elapsed() < Duration::from_millis(2_500), "{:?}", begun.elapsed());
 }
 
 /// The gateway reads and writes the shared rates each second.
@@ -190,9 +193,7 @@ async fn a_written_rate_counts_before_a_learned_one() {
     assert!(paceway(&set).status.success());
     until_rate(&gateway, "small", "3/s").await;
     assert!(paceway(&["resume", "seller", "--admin", &*url]).status.success());
-    until_rate(&gateway, "small", "5/s").await;
-    assert_eq!(ask(&gateway, "small").await, 200);
-    assert_eq!(page(&gateway, "small").await["rate"], "2/s");
+    until_rate(&gateway, "small", "2/s").await;
 }
 
 /// A limiter without a key, a store in memory, and a limiter beside it that the header is not about.

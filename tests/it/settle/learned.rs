@@ -5,8 +5,8 @@ use crate::support::{
     Call, Gateway, Redis, Reply, Said, Upstream, closed, eventually, reached, reply, request,
 };
 use rstest::rstest;
-use std::sync::Arc;
-use tokio::sync::Semaphore;
+use std::{sync::Arc, time::Duration};
+use tokio::{sync::Semaphore, time::Instant};
 
 const CAPACITY: i64 = 1_000_000;
 const DEFAULT: i64 = 5000;
@@ -177,5 +177,11 @@ async fn a_reserve_is_learned_from_answers_and_kept_over_a_restart(
         (true, _) => "/limiters/tokens/keys",
     };
     assert_eq!(again.admin_request(request("DELETE", path, &[])).await.status, 200);
+    let begun = Instant::now();
     assert_eq!(reserve(&again, is_keyed, &began, sized).await, DEFAULT, "a reset forgets");
+    eventually("the other gateway forgets", async || {
+        (reserve(&other, is_keyed, &began, sized).await == DEFAULT).then_some(())
+    })
+    .await;
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
 }
