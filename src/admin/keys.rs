@@ -256,7 +256,7 @@ impl KeyInUse {
     fn describe(&self, plan: &LimiterPlan) -> Value {
         let mut shown = json!({ "key": key::shown(&self.key), "waiting": self.waiting });
         let limiter = &plan.limiter;
-        // Behind the rates of the limiter are those of its former states.
+        // Those of its former states come after the rates of the limiter.
         let rules = plan.checks(Some(&self.key), 1).take(limiter.algorithms.len());
         shown["limit"] = rules.map(|check| check.algorithm.limit()).min().into();
         let own = limiter.of_key(Some(&self.key));

@@ -75,7 +75,7 @@ impl Shutdown {
         Ok(())
     }
 
-    /// Lets the workers drain for up to `drain_timeout`. What their answers said is shared within a second more.
+    /// Lets the workers drain for up to `drain_timeout`, and shares what their answers said, for at most a second more.
     pub(super) async fn drain(&mut self, live: &Live, signal: &str) -> Result<(), ServerError> {
         let limit = live.plan().config.drain_timeout;
         tracing::info!(

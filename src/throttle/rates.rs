@@ -49,7 +49,7 @@ pub(super) fn read(headers: &HeaderMap, style: Style) -> Vec<QuotaRate> {
         others.extend(other.into_iter().map(|quota| quota.name));
         all.extend(own.into_iter().filter_map(QuotaRate::of));
     }
-    // The unit of a quota stands in one of the fields that name it.
+    // One of the fields that name a quota has its unit.
     all.retain(|own: &QuotaRate| !others.contains(&own.name));
     let mut rates: Vec<QuotaRate> = Vec::new();
     for own in all {

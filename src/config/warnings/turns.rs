@@ -57,7 +57,7 @@ impl Config {
         if let Some(other) = self.held_by_lower(i, priority, may_be_above) {
             let above = if priority == Priority::Low { "normal" } else { "high" };
             return Some(format!(
-                "`floors` of the limiter `{name}` help nobody while requests of lower priorities have all permits of `{}`, \
+                "`floors` of the limiter `{name}` help no request while those of lower priorities have all permits of `{}`, \
                  which its routes need, too; write `floors: {{ {above}: 1 }}` there",
                 self.limiters[other].name
             ));

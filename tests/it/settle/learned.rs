@@ -89,7 +89,7 @@ async fn a_gateway_that_ends_shares_its_last_costs() {
     }
 }
 
-/// While the store is away the gateway goes on to learn. A store that has lost the costs gets them again.
+/// The gateway continues to learn while the store is away. A store that has lost the costs gets them again.
 #[tokio::test(flavor = "multi_thread")]
 async fn costs_are_learned_without_the_store_and_shared_when_it_is_back() {
     let (began, gate, mut redis) = (closed(), closed(), Redis::start());
