@@ -108,7 +108,7 @@ fn floors_that_have_no_effect_give_a_warning(
 #[case::of_the_batch_alone("max: 4", "[a]", "[a, c]", false)]
 #[case::of_users_alone("max: 4", "[a, c]", "[a]", false)]
 #[case::observes("max: 4, mode: observe", "[a, c]", "[a, c]", false)]
-fn a_floor_beside_concurrency_without_one_gives_a_warning(
+fn a_floor_with_concurrency_that_has_none_gives_a_warning(
     #[case] calls: &str,
     #[case] users: &str,
     #[case] batch: &str,
