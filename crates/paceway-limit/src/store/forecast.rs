@@ -10,7 +10,7 @@ use crate::algorithm::{
 };
 use cycle::Cycle;
 
-/// The number of calls after which a cycle is looked for, and again after each double of it.
+/// The number of calls after which a cycle is looked for. The next looks are after twice as many.
 const FIRST_LOOK: usize = 1024;
 
 /// The states of the limiters of a request at one instant, in a memory of their own.

@@ -16,9 +16,9 @@ pub(super) struct Cycle {
 }
 
 impl Cycle {
-    /// The cycle at the end of these instants of calls with `checks`; `None` if there is none, or none that is certain to go on.
+    /// The cycle at the end of these instants of calls with `checks`; `None` if there is none, or none that is certain to last.
     ///
-    /// It goes on if no limiter grants less than it takes, and the instants have repeated for longer than any limiter
+    /// It lasts if no limiter grants less than it takes, and the instants have repeated for longer than any limiter
     /// remembers a call.
     pub(super) fn of(instants: &[Micros], checks: &[Check]) -> Option<Self> {
         let rules: Vec<_> = checks.iter().map(|check| repeating(&check.algorithm)).collect();
@@ -26,7 +26,7 @@ impl Cycle {
         let memory = |rule: &&Algorithm| rule.refill_time().max(rule.facts().window());
         let memory = rules.iter().map(memory).max()? + 1;
         let cycle = Self::last_of(instants, memory)?;
-        let goes_on = |(rule, check): (&&Algorithm, &Check)| {
+        let lasts = |(rule, check): (&&Algorithm, &Check)| {
             let [period, count] = rule.facts().pace.map(i128::from);
             let taken = i128::from(check.cost) * cycle.calls as i128;
             let is_aligned = match rule {
@@ -35,7 +35,7 @@ impl Cycle {
             };
             taken * period <= i128::from(cycle.span) * count && is_aligned
         };
-        rules.iter().zip(checks).all(goes_on).then_some(cycle)
+        rules.iter().zip(checks).all(lasts).then_some(cycle)
     }
 
     /// The shortest cycle by which at least half of the instants and a time of `memory` repeat the ones before.
@@ -63,9 +63,11 @@ impl Cycle {
     }
 }
 
-/// The rule of a rate, if it grants the same whenever it is asked.
+/// The rule of a rate, if it grants the same whenever it is asked. One that warms up may rise too slowly for whole µs to tell.
 fn repeating(rule: &Rule) -> Option<&Algorithm> {
-    rule.as_rate().filter(|rate| !matches!(rate, Algorithm::CalendarWindow(_)))
+    let changes =
+        |rate: &Algorithm| matches!(rate, Algorithm::CalendarWindow(_) | Algorithm::WarmUp(_));
+    rule.as_rate().filter(|rate| !changes(rate))
 }
 
 #[cfg(test)]
@@ -85,14 +87,14 @@ mod tests {
     #[case::not_for_as_long_as_a_window(&[SlidingWindow::new(900, 900_000_000, 0).expect("a rule").into()], 1, 1_000_000, None)]
     #[case::windows(&[FixedWindow::new(5, 1_000_000).expect("a rule").into()], 5, 1_000_000, Some((5, 1_000_000)))]
     #[case::beside_the_windows(&[FixedWindow::new(5, 1_000_000).expect("a rule").into()], 1, 300_000, None)]
-    fn a_cycle_goes_on_if_each_limiter_grants_it(
+    fn a_cycle_lasts_if_each_limiter_grants_it(
         #[case] rules: &[Rule],
         #[case] calls: i64,
         #[case] span: Micros,
         #[case] expected: Option<(usize, Micros)>,
     ) {
         let checks: Vec<_> = rules.iter().map(|rule| Check::new("a", *rule)).collect();
-        // Each cycle begins with its steps of a µs, behind some calls of another one.
+        // Each cycle begins with its steps of a µs, after some calls of another one.
         let at = |i: i64| i / calls * span + i % calls;
         let instants: Vec<_> = [-900, -500].into_iter().chain((0..600).map(at)).collect();
         let found = Cycle::of(&instants, &checks).map(|cycle| (cycle.calls, cycle.span));

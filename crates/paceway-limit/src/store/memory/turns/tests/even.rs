@@ -42,7 +42,7 @@ fn tenants_share_what_flows() {
     assert!((before(&world.sent, HOUR) - 1_800).abs() <= 1, "{}", before(&world.sent, HOUR));
 }
 
-/// Calls reserve 1,000 tokens, use 300 and say so 2 s later. Each third one that has to wait leaves. What comes back flows on.
+/// Calls reserve 1,000 tokens, use 300 and say so 2 s later. Each third one that has to wait leaves. Permits that come back flow on.
 #[test]
 fn unused_parts_of_reserves_flow_until_the_reset() {
     let (rule, store) = (hour(120_000), MemoryStore::default());
