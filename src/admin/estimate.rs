@@ -11,6 +11,7 @@ use crate::{
     algorithm::{Algorithm, Micros, Rule, fair::Priority},
     answer::end,
     config::{Calendar, Charge, Config, Mode, PRIORITIES},
+    limit::micros,
     plan::LimiterPlan,
     store::{Check, Checks, Forecast, ForecastAsk, StateCopy, StoreError, TenantLevel, Turn},
 };
@@ -23,7 +24,11 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
-use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
+use tokio::{
+    sync::Semaphore,
+    task::spawn_blocking,
+    time::{Instant, timeout},
+};
 
 /// The most calls of one estimate. Where they do not repeat soon, they take about half a second of a CPU.
 const MOST: u32 = 1_000_000;
@@ -74,12 +79,12 @@ pub(super) async fn estimate(
         ));
     }
     if plan.limiter.mode != Mode::Enforce || !admin.plan.config.limiting {
-        return Ok(Json(describe(Forecast { first: 0, last: 0 })));
+        return Ok(Json(describe(Forecast { first: 0, last: 0 }, Duration::ZERO)));
     }
     let own = own.into_iter().map(|check| Check { turn: turn.clone(), ..check });
     let own: Checks = own.collect();
     let closed = admin.store.pauses().held(&own).map_or(0, |held| held.left());
-    let states = copy(&admin, &own).await?;
+    let (states, copied) = (copy(&admin, &own).await?, Instant::now());
     let calendar = plan.limiter.calendar.clone();
     let permit = timeout(PATIENCE, COMPUTED.acquire()).await;
     let permit = permit.map_err(|_| unavailable("other estimates are computed; ask again"))?;
@@ -90,7 +95,7 @@ pub(super) async fn estimate(
         copy.forecast(ask, |now| at(&own, calendar.as_ref(), now))
     });
     let told = told.await.map_err(|_| unavailable("the gateway ends"))?;
-    Ok(Json(describe(told)))
+    Ok(Json(describe(told, copied.elapsed())))
 }
 
 /// The states of a limiter, and the tenants that wait for it.
@@ -163,11 +168,13 @@ fn at(own: &Checks, calendar: Option<&Calendar>, now: Micros) -> Checks {
     renewed.collect()
 }
 
-fn describe(Forecast { first, last }: Forecast) -> Value {
+/// Writes a forecast from the states as they were so long `ago`.
+fn describe(Forecast { first, last }: Forecast, ago: Duration) -> Value {
+    let ago = micros(ago);
     json!({
         "first_ms": millis(first),
         "last_ms": millis(last),
-        "first_at": end(first),
-        "last_at": end(last),
+        "first_at": end(first - ago),
+        "last_at": end(last - ago),
     })
 }

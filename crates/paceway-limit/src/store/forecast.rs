@@ -10,7 +10,7 @@ use crate::algorithm::{
 };
 use cycle::Cycle;
 
-/// The number of calls after which a cycle is looked for. The next looks are after twice as many.
+/// The number of calls after which a cycle is looked for. The next looks are after a quarter more each.
 const FIRST_LOOK: usize = 1024;
 
 /// The states of the limiters of a request at one instant, in a memory of their own.
@@ -85,7 +85,7 @@ impl StateCopy {
                     (look..count).for_each(|i| all.push(all[i - calls] + span));
                     break;
                 }
-                look *= 2;
+                look += look / 4;
             }
             let decision = self.states.decide_at(now, &checks, budget, None);
             if decision.admitted {
