@@ -447,9 +447,8 @@ end
 local function promised(gate, algorithm, open, span, cost)
   if not gate or gate.knee == 0 then return algorithm.promised(open, span, cost) end
   local count = gate.count
-  local flows = count_at(gate, gate.now + span) - count.now
-  local from = count.present + cost * PART
-  return require('timeline.holes').promised(COUNT, count.tail, count.holes, 2, from, flows - count.present)
+  local each, stop = cost * PART, count_at(gate, gate.now + span) - count.now
+  return require('timeline.holes').promised(COUNT, count.tail, count.holes, 2, count.present + each, stop + each, cost)
 end
 
 -- An answer says that `told` permits remain for `span` µs; requests of the gateway wait for `waiting`, and each takes `cost`. A limiter

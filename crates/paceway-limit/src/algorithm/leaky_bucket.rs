@@ -175,7 +175,8 @@ impl OpenRate for Open {
 
     fn promised(&self, span: Micros, cost: i64) -> i64 {
         let pace = self.rule.pace;
-        self.line.promised(cost * pace.per, span * pace.den)
+        let first = cost * pace.per;
+        self.line.promised(first..first + span * pace.den, cost)
     }
 
     /// One permit can be taken now, or none.

@@ -51,7 +51,8 @@ end
 -- The permits of slots in the next `span` µs, where each request takes `cost`.
 function M.promised(open, span, cost)
   local rule = open.rule
-  return holes_of.promised(rule, open.tail, open.holes, 2, max(rule.saved, cost) * rule.per, span * rule.den)
+  local first = max(rule.saved, cost) * rule.per
+  return holes_of.promised(rule, open.tail, open.holes, 2, first, first + span * rule.den, cost)
 end
 
 function M.take(open, start, cost)

@@ -239,7 +239,8 @@ impl OpenRate for Open {
 
     fn promised(&self, span: Micros, cost: i64) -> i64 {
         let rule = self.rule;
-        self.line.promised(rule.burst.max(cost) * rule.per, span * rule.den)
+        let first = rule.burst.max(cost) * rule.per;
+        self.line.promised(first..first + span * rule.den, cost)
     }
 
     fn level(&self) -> Level {

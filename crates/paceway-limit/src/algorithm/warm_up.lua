@@ -213,7 +213,8 @@ end
 
 function M.promised(open, span, cost)
   local rule = open.rule
-  return holes_of.promised(rule, open.tail, open.holes, WIDTH, cost * rule.per, span * rule.den)
+  local first = cost * rule.per
+  return holes_of.promised(rule, open.tail, open.holes, WIDTH, first, first + span * rule.den, cost)
 end
 
 function M.level(open)

@@ -373,7 +373,8 @@ impl OpenRate for Open {
     /// More where the limiter is not warm yet: its intervals are longer then.
     fn promised(&self, span: Micros, cost: i64) -> i64 {
         let (pace, holes) = (self.rule.pace, self.holes.iter().map(|hole| (hole.start, hole.end)));
-        pace.promised(cost * pace.per, span * pace.den, self.tail, holes)
+        let first = cost * pace.per;
+        pace.promised(first..first + span * pace.den, cost, self.tail, holes)
     }
 
     /// One permit can be taken now, or none.

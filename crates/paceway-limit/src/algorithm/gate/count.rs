@@ -86,7 +86,8 @@ impl Flow {
 
     /// The permits that are promised for slots until so much has flown, where each request takes `cost` of them.
     pub(super) fn promised(&self, until: i64, cost: i64) -> i64 {
-        self.count.promised(self.present + cost * PART, until - self.count.now - self.present)
+        let each = cost * PART;
+        self.count.promised(self.present + each..until - self.count.now + each, cost)
     }
 
     /// Takes the first free permits, and returns their start in the count.
