@@ -23,6 +23,7 @@ pub mod metrics;
 pub mod trace;
 pub mod route;
 pub mod answer;
+pub mod reads;
 pub mod plan;
 pub mod learn;
 pub mod proxy;

@@ -18,6 +18,7 @@ pub use quota::QuotaReport;
 pub use rates::QuotaRate;
 pub(crate) use rates::rate_for;
 pub use style::Style;
+pub(crate) use time::instant;
 
 use crate::{
     key,

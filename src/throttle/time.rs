@@ -95,7 +95,7 @@ fn duration(text: &str) -> Option<Duration> {
 }
 
 /// Reads an instant: RFC 3339, the three forms of RFC 9110 section 5.6.7, or that of JavaScript's `Date`.
-fn instant(text: &str) -> Option<Timestamp> {
+pub(crate) fn instant(text: &str) -> Option<Timestamp> {
     let text = text.trim();
     if text.len() > MAX_LENGTH {
         return None;

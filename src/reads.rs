@@ -1,0 +1,13 @@
+//! Reads that cost no permit: which requests and answers may be shared or kept (RFC 9110 and RFC 9111), the identical
+//! requests that wait together, and the answers that an upstream is asked to confirm. Sends nothing.
+
+mod identity;
+mod kept;
+mod rules;
+mod update;
+mod waits;
+
+pub use identity::{Fingerprint, Identity};
+pub use kept::{Keeping, KeptAnswer, KeptAnswers};
+pub use rules::{CONDITIONS, Variant, has_condition, is_plain_read, may_be_kept, may_be_shared};
+pub use waits::{Follower, Joined, Lead, MOST_SHARED, Phase, SharedAnswer, SharedWaits, SlotKnown};

@@ -1,0 +1,249 @@
+//! The identical reads that wait together: the first asks for a slot, the others get its answer, or ask for themselves. Keeps
+//! no answer for a request that comes after the call.
+
+use super::{Identity, Variant, may_be_shared};
+use crate::upstream::{KeptBuffer, KeptBytes};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, Response};
+use parking_lot::Mutex;
+use std::{collections::HashMap, mem, sync::Arc, time::Duration};
+use tokio::{sync::watch, time::Instant};
+
+/// The most bytes of an answer that is shared, 1 MiB.
+pub const MOST_SHARED: usize = 1 << 20;
+/// The most bytes of all shared answers of a process, 64 MiB. They count until the slowest client has read its own.
+const ALL_SHARED: usize = 64 << 20;
+
+static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The groups of identical reads that wait in this process. There are no more than requests that wait.
+#[derive(Debug)]
+pub struct SharedWaits {
+    groups: Mutex<HashMap<Identity, watch::Sender<Phase>>>,
+    bound: Arc<KeptBytes>,
+}
+
+/// How far the first of a group is.
+#[derive(Debug, Clone)]
+pub enum Phase {
+    /// It asks for a slot.
+    Asks,
+    /// It waits.
+    Waits(SlotKnown),
+    /// Its call is made, or its answer comes.
+    IsSent,
+    /// Its answer is there.
+    Answered(Arc<SharedAnswer>),
+    /// Its answer is for itself alone: another one would be so, too.
+    IsItsOwn,
+    /// It has no answer.
+    IsOver,
+}
+
+/// What the first of a group knows of its slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotKnown {
+    /// The instant of the slot; `None` in a queue, which names none.
+    pub at: Option<Instant>,
+    /// The index of the check whose limiter made it so late.
+    pub bound_by: usize,
+}
+
+/// An answer for all who had waited for it.
+#[derive(Debug)]
+pub struct SharedAnswer {
+    /// Its head as it came from the upstream, without the id of the first request.
+    pub head: Response<()>,
+    /// Its whole body.
+    pub body: Bytes,
+    variant: Variant,
+}
+
+/// The place of a read among identical ones.
+pub enum Joined {
+    /// It is the first, and asks for all.
+    First(Box<Lead>),
+    /// It gets the answer of the first.
+    Follower(Follower),
+}
+
+/// The first of a group. Dropped without an answer, it lets the others ask for themselves.
+#[derive(Debug)]
+pub struct Lead {
+    waits: Arc<SharedWaits>,
+    identity: Identity,
+    group: watch::Sender<Phase>,
+    /// The headers of its request as they came.
+    request: HeaderMap,
+    /// The head of its answer, once it may be shared.
+    answer: Option<(Response<()>, Variant)>,
+    /// Whether there is an answer that is for itself alone.
+    is_own: bool,
+}
+
+/// One of a group that is not the first.
+#[derive(Debug)]
+pub struct Follower(watch::Receiver<Phase>);
+
+// === impl SharedWaits ===
+
+impl Default for SharedWaits {
+    fn default() -> Self {
+        Self { groups: Mutex::default(), bound: KeptBytes::new(ALL_SHARED) }
+    }
+}
+
+impl SharedWaits {
+    /// Joins the group of identical reads that wait, or begins one with a request that has these headers.
+    pub fn join(self: &Arc<Self>, identity: Identity, request: &HeaderMap) -> Joined {
+        let mut groups = self.groups.lock();
+        if let Some(group) = groups.get(&identity) {
+            return Joined::Follower(Follower(group.subscribe()));
+        }
+        let group = watch::Sender::new(Phase::Asks);
+        groups.insert(identity, group.clone());
+        drop(groups);
+        let (waits, request) = (self.clone(), request.clone());
+        Joined::First(Box::new(Lead {
+            waits,
+            identity,
+            group,
+            request,
+            answer: None,
+            is_own: false,
+        }))
+    }
+}
+
+// === impl Lead ===
+
+impl Lead {
+    /// The group, which outlives the lead.
+    pub fn group(&self) -> watch::Sender<Phase> {
+        self.group.clone()
+    }
+
+    /// Tells the others that it asks for a slot.
+    pub fn asks(&self) {
+        self.group.send_replace(Phase::Asks);
+    }
+
+    /// Tells the others which slot it has.
+    pub fn waits(&self, slot: SlotKnown) {
+        self.group.send_replace(Phase::Waits(slot));
+    }
+
+    /// Tells the others that the call is made. Nobody joins any more: an answer may be older than a request that comes now.
+    pub fn sends(&self) {
+        self.leave();
+        self.group.send_replace(Phase::IsSent);
+    }
+
+    /// Whether others wait for the answer.
+    pub fn has_followers(&self) -> bool {
+        self.group.receiver_count() > 0
+    }
+
+    /// Takes the head of an answer to a request with the id `own_id`. False if others may not have it.
+    pub fn hears(&mut self, head: &Response<()>, own_id: &[u8], is_authorized: bool) -> bool {
+        let variant = Variant::of(head.headers(), &self.request);
+        let Some(variant) = variant.filter(|_| may_be_shared(head, is_authorized)) else {
+            self.is_own = head.status().is_success();
+            return false;
+        };
+        let mut head = head.clone();
+        // Some upstreams repeat the id of the request, and each follower has its own.
+        if head.headers().get(&X_REQUEST_ID).is_some_and(|id| id.as_bytes() == own_id) {
+            head.headers_mut().remove(&X_REQUEST_ID);
+        }
+        self.answer = Some((head, variant));
+        true
+    }
+
+    /// An empty buffer for the body of the answer.
+    pub fn buffer(&self) -> KeptBuffer {
+        KeptBuffer::new(self.waits.bound.share())
+    }
+
+    /// Gives the others the answer with this body.
+    pub fn answers(mut self, body: KeptBuffer) {
+        if let Some((head, variant)) = mem::take(&mut self.answer) {
+            let body = Bytes::from_owner(Counted(body));
+            let answer = Arc::new(SharedAnswer { head, body, variant });
+            self.group.send_replace(Phase::Answered(answer));
+        }
+    }
+
+    /// Lets the others ask for themselves, because the answer is too large for them.
+    pub fn keeps_to_itself(mut self) {
+        self.is_own = true;
+    }
+
+    /// Leaves the table, unless another group has its place already.
+    fn leave(&self) {
+        let mut groups = self.waits.groups.lock();
+        if groups.get(&self.identity).is_some_and(|group| group.same_channel(&self.group)) {
+            groups.remove(&self.identity);
+        }
+    }
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        self.leave();
+        let end = if self.is_own { Phase::IsItsOwn } else { Phase::IsOver };
+        self.group.send_if_modified(|phase| {
+            let is_answered = matches!(phase, Phase::Answered(_));
+            if !is_answered {
+                *phase = end;
+            }
+            !is_answered
+        });
+    }
+}
+
+// === impl Follower ===
+
+impl Follower {
+    /// How far the first is now.
+    pub fn phase(&mut self) -> Phase {
+        self.0.borrow_and_update().clone()
+    }
+
+    /// The time until the slot of the first, as far as it is known.
+    pub fn left(&mut self) -> Duration {
+        let Phase::Waits(SlotKnown { at: Some(at), .. }) = self.phase() else {
+            return Duration::ZERO;
+        };
+        at.saturating_duration_since(Instant::now())
+    }
+
+    /// Resolves when it is further.
+    pub async fn changed(&mut self) {
+        // Without its sender the group is over.
+        if self.0.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+// === impl SharedAnswer ===
+
+impl SharedAnswer {
+    /// Whether it is the answer to a request with these headers, too.
+    pub fn is_for(&self, request: &HeaderMap) -> bool {
+        self.variant.matches(request)
+    }
+}
+
+/// Bytes that count until the last of their readers is done.
+pub(super) struct Counted(pub(super) KeptBuffer);
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.0.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests;
