@@ -49,7 +49,7 @@ pub use services::{
     DecisionsConfig, DescriptorRule, ForwardAuthConfig, OriginalRequest, Service, ServiceListener,
     Services,
 };
-pub use settings::{AccessLog, Config, EventFormat, Route, StoreConfig, Upstream};
+pub use settings::{AccessLog, Config, EventFormat, KeptMemory, Route, StoreConfig, Upstream};
 pub use throttle::{PausedLimiters, RetryConfig, ThrottleConfig};
 pub use traces::{CollectorUrl, OtlpProtocol, SampleRatio, TracingConfig};
 pub use unit::Rate;

@@ -5,6 +5,7 @@ mod shared_margin;
 mod counters;
 mod former_states;
 mod forward_routes;
+mod kept_reads;
 mod kept_reservations;
 mod ledger;
 mod learned_limits;
@@ -25,6 +26,8 @@ mod working_rate;
 pub(crate) use counters::LimiterCounters;
 pub use counters::WorkerCounters;
 pub(crate) use forward_routes::ForwardRoutes;
+use kept_reads::KeptReads;
+pub(crate) use kept_reads::ReadPolicy;
 pub(crate) use kept_reservations::{KEPT_FOR, KeptReservation, KeptReservations};
 pub use learned_limits::LearnedLimits;
 pub(crate) use learned_reserves::LearnedCall;
@@ -48,6 +51,7 @@ use crate::{
     algorithm::Rule,
     config::{self, Config, Mode},
     metrics::{RouteMetrics, UpstreamMetrics},
+    reads::SharedWaits,
     route::Table,
     store::Check,
     trace::Tracer,
@@ -110,6 +114,10 @@ pub struct Plan {
     pub(crate) kept_reservations: Arc<KeptReservations>,
     /// The permits that descriptors of Envoy may give back.
     pub(crate) taken_permits: Arc<TakenPermits>,
+    /// The identical reads that wait together. Plans that follow each other share them.
+    pub(crate) shared_waits: Arc<SharedWaits>,
+    /// The answers that upstreams are asked to confirm.
+    kept_answers: KeptReads,
     /// Begins traces of requests; `None` if none are traced.
     pub(crate) tracer: Option<Arc<Tracer>>,
     /// The part of the names of states that no other gateway has. Each start has another one.
@@ -153,13 +161,17 @@ impl Plan {
         let limiters: Vec<_> = (0..config.limiters.len())
             .map(|i| LimiterPlan::new(i, &config, names, previous))
             .collect();
-        let RoutePolicies { policies, counted } = RoutePolicies::new(&config, &limiters);
+        let kept_answers = KeptReads::new(&config, previous);
+        let RoutePolicies { policies, counted } =
+            RoutePolicies::new(&config, &limiters, &kept_answers);
         let counters = |_| {
             let fixed = policies.iter().map(|policies| policies.fixed(&limiters)).collect();
             WorkerCounters::new(&counted, fixed, limiters.len(), config.upstreams.len())
         };
-        let routes =
-            config.routes.iter().map(|route| RouteMetrics::new(&route.name, Some(route.max_wait)));
+        let routes = config.routes.iter().map(|route| {
+            let saves = route.share.is_some() || route.revalidate.is_some();
+            RouteMetrics::new(&route.name, Some(route.max_wait), saves)
+        });
         let upstreams = config.upstreams.iter();
         let heard = |name: &str| previous.upstream(name).map(|(plan, i)| plan.heard[i].clone());
         let bound = config.limits.retry_bodies;
@@ -179,7 +191,7 @@ impl Plan {
             large_bodies: before
                 .map_or_else(|| BodyLine::new(LARGE_BODIES), |before| before.large_bodies.clone()),
             epoch: before.map_or_else(Instant::now, |before| before.epoch),
-            no_route: RouteMetrics::new("-", None),
+            no_route: RouteMetrics::new("-", None, false),
             settled: before
                 .map_or_else(|| KeptBytes::new(SETTLED_ANSWERS), |before| before.settled.clone()),
             redactor: access_log.then(|| Redactor::new(&config.redact)),
@@ -191,6 +203,8 @@ impl Plan {
                 .unwrap_or_default(),
             tracer: before.and_then(|before| before.tracer.clone()),
             absent: previous.absent(&config),
+            shared_waits: before.map(|before| before.shared_waits.clone()).unwrap_or_default(),
+            kept_answers,
             config,
             instance,
         }

@@ -15,6 +15,7 @@ mod limits_from;
 mod observability;
 mod process;
 mod rates_from;
+mod reads;
 mod route;
 mod rule_kind;
 mod services;
@@ -38,6 +39,7 @@ pub(super) use limits_from::LIMITS_FROM;
 pub(super) use observability::{ACCESS_LOG, LEVEL, LOG, TRACING};
 pub(super) use process::ROOT;
 pub(super) use rates_from::RATES_FROM;
+pub(super) use reads::{REVALIDATE, SHARE};
 pub(super) use route::ROUTE;
 pub(super) use rule_kind::RuleKind;
 pub(super) use services::{DECISIONS, ENVOY_RATE_LIMIT, EXT_AUTHZ, FORWARD_AUTH, SERVICES};
@@ -48,7 +50,7 @@ pub(super) use tls::{CERTIFICATE, STORE_TLS, TLS};
 pub(super) use upstream::{HEALTH, UPSTREAM};
 
 /// The sections below the top of the file, in the order of the schema.
-pub(super) const SECTIONS: [&Keys; 32] = [
+pub(super) const SECTIONS: [&Keys; 34] = [
     &ADMIN,
     &ACCESS_LOG,
     &LOG,
@@ -68,6 +70,7 @@ pub(super) const SECTIONS: [&Keys; 32] = [
     &LIMITS,
     &PATHS,
     &UPSTREAM,
+    &REVALIDATE,
     &HEALTH,
     &THROTTLE,
     &RETRY,
@@ -81,6 +84,7 @@ pub(super) const SECTIONS: [&Keys; 32] = [
     &CHARGE,
     &RESERVED_COST,
     &ROUTE,
+    &SHARE,
 ];
 
 /// The JSON Schema of the kinds of values to which keys refer, such as a duration.

@@ -14,6 +14,7 @@ mod rows_from;
 mod names;
 mod observability;
 mod rates;
+mod reads;
 mod route_conflicts;
 mod route_paths;
 mod routes;

@@ -19,7 +19,7 @@ use crate::{
     store::{OnLoss, redis::RedisUrl},
     upstream::{ClientTls, HealthCheck, Target, Timeouts, Via, headers::Rules},
 };
-use http::Method;
+use http::{HeaderName, Method};
 use ipnet::IpNet;
 use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -166,8 +166,19 @@ pub struct Upstream {
     pub missing: Vec<String>,
     /// How the upstream says "slow down", and what follows from that.
     pub throttle: ThrottleConfig,
+    /// The memory for answers that it is asked to confirm, in bytes; `None` if none are kept.
+    pub revalidate: Option<usize>,
     /// The form of the gateway's own answers on routes that name none.
     pub answers: AnswerForm,
+}
+
+/// The memory of a route for answers that the upstream is asked to confirm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KeptMemory {
+    /// Its bytes.
+    pub bytes: usize,
+    /// Whether it is that of the upstream, for all of its routes that have none of their own.
+    pub is_of_upstream: bool,
 }
 
 /// The requests that one entry under `routes` matches, and what happens to them.
@@ -204,6 +215,11 @@ pub struct Route {
     pub headers: Rules,
     /// Whether every answer says what its limiter has left, and not only a refusal.
     pub tells_quota: bool,
+    /// The headers in which requests agree that become one call while they wait, besides credentials; `None` if each request
+    /// is a call of its own.
+    pub share: Option<Vec<HeaderName>>,
+    /// Where answers are kept that the upstream is asked to confirm; `None` if none are.
+    pub revalidate: Option<KeptMemory>,
     /// The form of the gateway's own answers.
     pub answers: AnswerForm,
 }
@@ -303,6 +319,8 @@ impl Config {
             max_waiting: own.max_waiting,
             headers: Rules::default(),
             tells_quota: false,
+            share: None,
+            revalidate: None,
             answers: AnswerForm::Problem,
         });
     }

@@ -79,6 +79,8 @@ declare! {
     Counter PAUSES = "paceway_pauses_total" by [LIMITER];
     /// Permits by which true costs differ from reserved ones.
     Counter SETTLED = "paceway_settled_permits_total" by [LIMITER, closed("direction", 2)];
+    /// Permits that reads of a route did without: they had the answer of another one, or confirmed what was kept.
+    Counter SAVED = "paceway_saved_permits_total" by [ROUTE, closed("by", 2)];
     /// Refusals of an upstream with retries, by the result for the request.
     Counter RETRIES = "paceway_retries_total" by [UPSTREAM, closed("result", RetryResult::ALL.len())];
     /// Responses by which an upstream throttles, as `throttle.when` describes them.

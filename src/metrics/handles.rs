@@ -3,10 +3,11 @@
 use super::{
     declared::{
         AVAILABLE, BUILD_INFO, CAPACITY, CONFIG_RELOADS, CONNECTIONS, CONNECTIONS_REFUSED, LATE,
-        LIMITER, MAX_WAIT, PAUSED, PAUSES, PERIOD, RATE, RESET, RETRIES, ROUTE, SERVICE, SETTLED,
-        STORE_BLOCK_PERMITS, STORE_BREAKER, STORE_ERRORS, STORE_GATEWAYS, STORE_ROUND_TRIP,
-        STORE_SECONDS, STORE_TIMEOUT, STORE_UP, TUNNELS, UPSTREAM, UPSTREAM_ADDRESSES,
-        UPSTREAM_CHECKS, UPSTREAM_EJECTIONS, UPSTREAM_THROTTLED, USED_UP, WAITING,
+        LIMITER, MAX_WAIT, PAUSED, PAUSES, PERIOD, RATE, RESET, RETRIES, ROUTE, SAVED, SERVICE,
+        SETTLED, STORE_BLOCK_PERMITS, STORE_BREAKER, STORE_ERRORS, STORE_GATEWAYS,
+        STORE_ROUND_TRIP, STORE_SECONDS, STORE_TIMEOUT, STORE_UP, TUNNELS, UPSTREAM,
+        UPSTREAM_ADDRESSES, UPSTREAM_CHECKS, UPSTREAM_EJECTIONS, UPSTREAM_THROTTLED, USED_UP,
+        WAITING,
     },
     labels::{Protocol, Refusal, RetryResult},
 };
@@ -30,8 +31,18 @@ pub struct RouteMetrics {
     pub waiting: Gauge,
     /// Open connections of this route that were upgraded, such as WebSockets.
     pub tunnels: Gauge,
+    /// Permits that its reads did without; `None` if it neither shares nor keeps answers.
+    pub saved: Option<SavedPermits>,
     /// Its `max_wait`; `None` for requests without a route. Kept because the series ends with its handle.
     _max_wait: Option<Gauge>,
+}
+
+/// Handles for the permits that the reads of one route did without.
+pub struct SavedPermits {
+    /// The reads had the answer of another one.
+    pub shared: Counter,
+    /// The upstream confirmed what was kept, and did not count that.
+    pub revalidated: Counter,
 }
 
 /// Handles for one limiter, and its label for the metrics that workers count.
@@ -95,14 +106,18 @@ pub struct ConnectionMetrics {
 // === impl RouteMetrics ===
 
 impl RouteMetrics {
-    /// Makes the handles for the route named `route`, or for requests without a route, which have no `max_wait`.
-    pub fn new(route: &str, max_wait: Option<Duration>) -> Self {
+    /// Makes the handles for the route named `route`, or for requests without a route, which have no `max_wait`. `saves`
+    /// is true if its reads can do without permits.
+    pub fn new(route: &str, max_wait: Option<Duration>, saves: bool) -> Self {
+        let saved = |by| SAVED.count(&[route, by]);
         let max_wait = max_wait.map(|span| {
             let gauge = MAX_WAIT.level(&[route]);
             gauge.set(span.as_secs_f64());
             gauge
         });
         Self {
+            saved: saves
+                .then(|| SavedPermits { shared: saved("share"), revalidated: saved("revalidate") }),
             _max_wait: max_wait,
             label: ROUTE.text(route),
             waiting: WAITING.level(&[route]),

@@ -1,10 +1,10 @@
 //! The limits and header rules of a route. There may be thousands of routes; those with the same limits share one
 //! policy, which therefore stays in a cache.
 
-use super::{LimiterPlan, counters::CountedRoute};
+use super::{LimiterPlan, ReadPolicy, counters::CountedRoute, kept_reads::KeptReads};
 use crate::{
     algorithm::fair::Priority,
-    config::{self, AnswerForm, Charge, Config, Mode, PriorityRule, Rate},
+    config::{self, AnswerForm, Charge, Config, KeptMemory, Mode, PriorityRule, Rate},
     key::{BodyParts, Parts, Template, TrueCost},
     store::{Check, Checks},
     upstream::headers::Rules,
@@ -53,6 +53,8 @@ pub(crate) struct RoutePolicy {
     pub(crate) max_waiting: usize,
     /// Whether every answer says what its limiter has left.
     pub(crate) tells_quota: bool,
+    /// How its reads may cost nothing; `None` on nearly all routes.
+    pub(crate) reads: Option<Arc<ReadPolicy>>,
     /// The form of the gateway's own answers.
     pub(crate) answers: AnswerForm,
 }
@@ -111,18 +113,23 @@ struct PolicyKey<'a> {
     max_wait_cap: Duration,
     max_waiting: usize,
     tells_quota: bool,
+    share: Option<&'a [HeaderName]>,
+    revalidate: Option<KeptMemory>,
+    /// The index of the route if it has a memory of its own.
+    memory: Option<usize>,
     answers: AnswerForm,
 }
 
 // === impl RoutePolicies ===
 
 impl RoutePolicies {
-    pub(crate) fn new(config: &Config, limiters: &[LimiterPlan]) -> Self {
+    pub(super) fn new(config: &Config, limiters: &[LimiterPlan], kept: &KeptReads) -> Self {
         let (mut policies, mut places) = (Vec::new(), HashMap::new());
         let routes = config.routes.iter().enumerate();
         let counted = routes.map(|(i, route)| {
             let policy = *places.entry(PolicyKey::of(i, route)).or_insert_with(|| {
-                policies.push(RoutePolicy::new(route, limiters, config));
+                let reads = kept.policy(i, route).map(Arc::new);
+                policies.push(RoutePolicy::new(route, limiters, config).with_reads(reads));
                 policies.len() - 1
             });
             CountedRoute { policy, priority: route.priority.fixed().unwrap_or(Priority::Normal) }
@@ -135,6 +142,14 @@ impl RoutePolicies {
 // === impl RoutePolicy ===
 
 impl RoutePolicy {
+    /// The same policy for reads that may cost nothing.
+    fn with_reads(mut self, reads: Option<Arc<ReadPolicy>>) -> Self {
+        for (_, policy) in &mut self.without {
+            policy.reads = reads.clone();
+        }
+        Self { reads, ..self }
+    }
+
     fn new(route: &config::Route, limiters: &[LimiterPlan], config: &Config) -> Self {
         let works = |charge: &&Charge| {
             config.limiting && limiters[charge.limiter].limiter.mode != Mode::Off
@@ -215,6 +230,7 @@ impl RoutePolicy {
             max_wait_cap: route.max_wait_cap,
             max_waiting: route.max_waiting,
             tells_quota: route.tells_quota,
+            reads: None,
             answers: route.answers,
         }
     }
@@ -364,6 +380,7 @@ impl RoutePolicy {
             max_wait_cap: self.max_wait_cap,
             max_waiting: self.max_waiting,
             tells_quota: self.tells_quota,
+            reads: None,
             answers: self.answers,
         }
     }
@@ -442,8 +459,11 @@ impl<'a> PolicyKey<'a> {
             max_waiting,
             headers,
             tells_quota,
+            share,
+            revalidate,
             answers,
         } = route;
+        let own_memory = revalidate.filter(|memory| !memory.is_of_upstream);
         Self {
             limiters,
             key: key.as_ref(),
@@ -455,6 +475,9 @@ impl<'a> PolicyKey<'a> {
             max_wait_cap: *max_wait_cap,
             max_waiting: *max_waiting,
             tells_quota: *tells_quota,
+            share: share.as_deref(),
+            revalidate: *revalidate,
+            memory: own_memory.map(|_| i),
             answers: *answers,
         }
     }

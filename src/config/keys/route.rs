@@ -1,7 +1,7 @@
 //! The keys of a route.
 
 use super::{
-    CHARGE, HEADERS,
+    CHARGE, HEADERS, REVALIDATE, SHARE,
     kind::Kind,
     spec::{
         COST, HOUR, Keys, REDIRECT, REMOVE, RETRIES, SET, choice, duration, elsewhere, key, list,
@@ -47,12 +47,18 @@ pub(in crate::config) const ROUTE: Keys = Keys {
             .says("as at the top of the file, for this route"),
         choice::<AnswerForm>("answers").otherwise("that of the upstream")
             .says("as for the upstream, for this route"),
+        choice::<bool>("share").or(&[Kind::Section(&SHARE)], ", or a [list of headers](#share)").default("off")
+            .says("identical `GET` or `HEAD` requests that wait become [one call](reads.md)"),
+        choice::<bool>("revalidate").or(&[Kind::Section(&REVALIDATE)], ", or [memory](#revalidate)").otherwise("that of the upstream")
+            .says("as for the upstream, for this route, with a memory of its own"),
         section("headers", &HEADERS, "[changes](#headers)")
             .says("changes to headers, after those of the upstream's own `headers`"),
     ],
     others: &[
         replaced("prefix paths location", "path", PATH),
         meant("limiter", "limiters"),
+        meant("coalesce collapse singleflight deduplicate", "share"),
+        meant("cache etag", "revalidate"),
         elsewhere("rate rps rpm burst algorithm key mode fair", QUOTA),
         elsewhere("cost", COST),
         elsewhere(

@@ -1,7 +1,7 @@
 //! The keys of an upstream, and of its health checks.
 
 use super::{
-    CERTIFICATE, CHARGE, HEADERS, THROTTLE,
+    CERTIFICATE, CHARGE, HEADERS, REVALIDATE, THROTTLE,
     kind::Kind,
     spec::{
         ALWAYS_CHECKED, DAY, HOUR, Keys, MILLISECOND, REDIRECT, REMOVE, SET, TENTH, choice,
@@ -62,6 +62,9 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
         choice::<bool>("throttle").or(&[Kind::Section(&THROTTLE)], ", or [rules](#throttle)").default("on")
             .says("how it says \"slow down\", and what then happens: its refusals pause limiters, and refused requests \
                 are sent again within their budget. `off` passes refusals on and does nothing else"),
+        choice::<bool>("revalidate").or(&[Kind::Section(&REVALIDATE)], ", or [memory](#revalidate)").default("off")
+            .says("answers with `ETag` or `Last-Modified` are kept, and the next `GET` asks [whether they still \
+                hold](reads.md#revalidate)"),
         choice::<AnswerForm>("answers").default("problem")
             .says("the form of the gateway's own answers, such as its 429: `problem`, or that of a vendor, [whose SDKs then \
                 understand them](limiting.md#answers-that-sdks-understand)"),
@@ -69,6 +72,7 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
     others: &[
         meant("servers targets endpoints addresses", "urls"),
         meant("errors error_format", "answers"),
+        meant("cache etag", "revalidate"),
         meant("timeout read_timeout proxy_read_timeout", "response_timeout"),
         meant("proxy_connect_timeout", "connect_timeout"),
         meant("keepalive_timeout", "idle_timeout"),

@@ -94,6 +94,8 @@ impl ConfigReader {
             max_waiting: self.read_or_default(&section, "max_waiting"),
             headers: Rules::default(),
             tells_quota: false,
+            share: None,
+            revalidate: None,
             answers: AnswerForm::Problem,
         };
         Some((DescriptorRule { pairs: pairs?, route: next }, route))

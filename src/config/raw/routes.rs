@@ -149,6 +149,8 @@ impl ConfigReader {
             max_waiting: self.read_or_default(&section, "max_waiting"),
             headers,
             tells_quota: self.tells_quota(&section).unwrap_or(tells_quota),
+            share: self.share(&section),
+            revalidate: self.revalidate(&section, &upstreams[upstream?]),
             answers: self.read(&section, "answers").unwrap_or(upstreams[upstream?].answers),
         })
     }

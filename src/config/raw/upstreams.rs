@@ -113,6 +113,7 @@ impl ConfigReader {
             limiters: limiters_of_all,
             missing,
             throttle: self.throttle(section, limiters),
+            revalidate: self.kept_memory(section),
             answers: self.read_or_default(section, "answers"),
             targets: if targets.is_empty() { vec![Target::default()] } else { targets },
         };
