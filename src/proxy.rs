@@ -14,8 +14,10 @@ mod drain;
 mod exchange;
 mod forward;
 mod interim;
+mod pumped_body;
 mod quota_left;
 mod read_ahead;
+mod reading;
 mod record;
 mod refusal;
 mod remaining;
@@ -59,6 +61,7 @@ use crate::{
 };
 use drain::Drain;
 use http::{HeaderValue, Request, Response, StatusCode};
+use reading::OthersWaiting;
 use request_id::RequestIds;
 use std::{
     net::IpAddr,
@@ -143,8 +146,9 @@ impl Proxy {
         let mut exchange = Exchange::open(self, client, arrival);
         let outcome = match exchange.route() {
             Ok(mut routed) => {
-                let forwarded = pin!(exchange.forward(&mut routed, head));
-                client.unless_left(forwarded).await
+                let others = OthersWaiting::default();
+                let forwarded = pin!(exchange.forward(&mut routed, head, &others));
+                client.unless_left_alone(forwarded, &others).await
             }
             Err(failure) => Err(failure),
         };

@@ -45,6 +45,8 @@ pub(super) struct AccessLine {
     upstream_address: Option<SocketAddr>,
     /// The service that decides the request; `None` for a request that is forwarded.
     pub(super) service: Option<Service>,
+    /// How the request did without a permit: `share` or `revalidate`.
+    pub(super) saved_by: Option<&'static str>,
     /// The bytes of the answer's body that were handed to the client's connection.
     pub(super) sent: u64,
     pub(super) result: Option<LoggedResult>,
@@ -153,6 +155,7 @@ impl AccessLine {
             turn: None,
             upstream_address: None,
             service: None,
+            saved_by: None,
             sent: 0,
             result: None,
         })
@@ -224,6 +227,7 @@ impl AccessLine {
             upstream_ms = result.upstream.map(millis),
             total_ms = millis(result.started.elapsed()),
             attempts = forwarded.map(|_| result.attempts).filter(|attempts| *attempts > 0),
+            saved_by = self.saved_by,
             bytes_sent = self.sent,
             status = result.status.map_or(CLIENT_LEFT, |status| status.as_u16()),
         );

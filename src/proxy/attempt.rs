@@ -9,6 +9,7 @@ use crate::{
     limit::{self, Admission, AlwaysReady, Caller, Reservation, Waiter},
     metrics::Verdict,
     plan::{CheckOwner, RecentReason, RoutePolicy, Waiting},
+    reads::{Lead, SlotKnown},
     store::{Check, Checks, Decision, Source, StoreError},
 };
 use notes::{Times, is_logged};
@@ -36,6 +37,8 @@ pub(crate) struct Attempt<'r, 'p> {
     /// The drain is about to end: the next answer of the store is the last.
     is_last_call: bool,
     is_counted: bool,
+    /// Tells identical reads that wait with this one which slot it has.
+    lead: Option<&'r Lead>,
     /// The upstream's refusal of the attempt before, which is kept until this one waits for a slot that it was granted.
     refused: Option<&'r mut Option<Box<Received>>>,
 }
@@ -57,6 +60,7 @@ impl<'r, 'p> Attempt<'r, 'p> {
             !budget.is_zero() && proxy.0.plan.waiting.of(route) >= policy.max_waiting;
         let (until, waiting) = (None, None);
         let (indices, is_last_call, is_counted, refused) = (None, false, false, None);
+        let lead = None;
         Self {
             proxy,
             record,
@@ -70,8 +74,14 @@ impl<'r, 'p> Attempt<'r, 'p> {
             waiting,
             is_last_call,
             is_counted,
+            lead,
             refused,
         }
+    }
+
+    /// Makes it the attempt of a read with which identical ones may wait.
+    pub(super) fn leading(self, lead: Option<&'r Lead>) -> Self {
+        Self { lead, ..self }
     }
 
     /// Makes it an attempt after another one of the same request. The budget has begun with the request, and the request may
@@ -128,6 +138,13 @@ impl<'r, 'p> Attempt<'r, 'p> {
         };
         self.record.end_wait();
         promised
+    }
+
+    fn asks_again(&mut self) {
+        self.record.traces_question();
+        if let Some(lead) = self.lead {
+            lead.asks();
+        }
     }
 
     /// The index of a check among those of the route.
@@ -211,6 +228,11 @@ impl<'r, 'p> Attempt<'r, 'p> {
     }
 }
 
+/// The slot of a reservation.
+fn slot_of(reservation: &Reservation) -> SlotKnown {
+    SlotKnown { at: Some(reservation.at), bound_by: reservation.bound_by }
+}
+
 impl Caller for Attempt<'_, '_> {
     type Error = Failure;
 
@@ -237,6 +259,9 @@ impl Caller for Attempt<'_, '_> {
 
     fn granted(&mut self, reservation: &Reservation) {
         self.sees(if reservation.wait.is_zero() { "pass" } else { "wait" }, reservation);
+        if let Some(lead) = self.lead {
+            lead.waits(slot_of(reservation));
+        }
         if !self.is_counted {
             self.is_counted = true;
             if self.indices.is_none() {
@@ -252,6 +277,9 @@ impl Caller for Attempt<'_, '_> {
             self.log("queue", waiter.bound(), waiter.bound_by, waiter.source, times);
         }
         self.trace("queue", Some(waiter.bound_by), Some(waiter.source));
+        if let Some(lead) = self.lead {
+            lead.waits(SlotKnown { at: None, bound_by: waiter.bound_by });
+        }
         if !self.is_counted {
             self.is_counted = true;
             let limiter = self.policy.limiter(self.index(waiter.bound_by));
@@ -304,16 +332,19 @@ impl Caller for Attempt<'_, '_> {
 
     fn moved(&mut self, reservation: &Reservation) {
         self.sees("move", reservation);
+        if let Some(lead) = self.lead {
+            lead.waits(slot_of(reservation));
+        }
     }
 
     fn late(&mut self, reservation: &Reservation) {
         let limiter = self.policy.limiter(self.index(reservation.bound_by));
         self.proxy.0.plan.limiters[limiter].metrics.late.increment(1);
-        self.record.traces_question();
+        self.asks_again();
     }
 
     fn paused(&mut self, _: &Reservation) {
-        self.record.traces_question();
+        self.asks_again();
     }
 
     /// At the last call no time is left to wait: the request gets its permit with the next answer, or 503.

@@ -1,10 +1,12 @@
 //! The body of a response: the upstream's, streamed, or our own. It never ends well when the upstream's did not.
 
 use super::{
-    client::DisconnectWatch, read_ahead::ReadAhead, record::AnswerEnd, settling::Settling,
+    client::DisconnectWatch, pumped_body::PumpedBody, read_ahead::ReadAhead, record::AnswerEnd,
+    settling::Settling,
 };
 use crate::{
     limit::Reservation,
+    reads::Keeping,
     upstream::{self, UnrequestedBody},
 };
 use bytes::Bytes;
@@ -46,8 +48,19 @@ enum BodySource {
     Settling(Box<SettlingBody>),
     /// The one message of a gRPC answer that is a success, and its trailers.
     Unary(Box<UnaryBody>),
+    /// Another body, which is kept at its end.
+    Kept(Box<KeptBody>),
+    /// A body that others wait for, too.
+    Pumped(Box<PumpedBody>),
     /// Another body, whose end writes an access line and a trace.
     Logged(Box<LoggedBody>),
+}
+
+#[derive(Debug)]
+struct KeptBody {
+    body: Body,
+    /// `None` once the body is kept, or cannot be kept any more.
+    keeping: Option<Keeping>,
 }
 
 #[derive(Debug)]
@@ -136,6 +149,30 @@ impl Body {
         Self(BodySource::Settling(Box::new(SettlingBody { body: self, settling })))
     }
 
+    /// The same body, which `keeping` has at its end.
+    pub(super) fn kept(self, mut keeping: Keeping) -> Self {
+        if let Some(bytes) = self.whole_bytes() {
+            if keeping.add(bytes) {
+                keeping.end();
+            }
+            return self;
+        }
+        Self(BodySource::Kept(Box::new(KeptBody { body: self, keeping: Some(keeping) })))
+    }
+
+    /// A body that others wait for, too.
+    pub(super) fn pumped(body: PumpedBody) -> Self {
+        Self(BodySource::Pumped(Box::new(body)))
+    }
+
+    /// All of its bytes, if they are there and no other part reads them.
+    pub(super) fn whole_bytes(&self) -> Option<&[u8]> {
+        match &self.0 {
+            BodySource::Whole(bytes) => Some(bytes.as_deref().unwrap_or_default()),
+            _ => None,
+        }
+    }
+
     /// The same body, at whose end the access line and the trace are written.
     pub(super) fn logged(self, end: AnswerEnd) -> Self {
         Self(BodySource::Logged(Box::new(LoggedBody { body: self, end })))
@@ -146,9 +183,11 @@ impl Body {
         match &mut self.0 {
             BodySource::Streamed(streamed) => streamed.client = None,
             BodySource::ReadAhead(body) => body.rest.forget_client(),
+            BodySource::Kept(body) => body.body.forget_client(),
+            BodySource::Settling(body) => body.body.forget_client(),
             BodySource::Whole(_)
             | BodySource::Unary(_)
-            | BodySource::Settling(_)
+            | BodySource::Pumped(_)
             | BodySource::Logged(_) => {}
         }
     }
@@ -178,6 +217,8 @@ impl Body {
             | BodySource::Whole(_)
             | BodySource::Unary(_)
             | BodySource::Settling(_)
+            | BodySource::Kept(_)
+            | BodySource::Pumped(_)
             | BodySource::Logged(_) => {}
         }
     }
@@ -207,6 +248,8 @@ impl http_body::Body for Body {
                 Poll::Ready(data.or_else(end).map(Ok))
             }
             BodySource::Settling(settling) => settling.poll_frame(cx),
+            BodySource::Kept(kept) => kept.poll_frame(cx),
+            BodySource::Pumped(pumped) => pumped.poll_frame(cx),
             BodySource::Logged(logged) => logged.poll_frame(cx),
         }
     }
@@ -218,6 +261,8 @@ impl http_body::Body for Body {
             BodySource::ReadAhead(body) => body.is_end_stream(),
             BodySource::Unary(body) => !body.has_trailers,
             BodySource::Settling(settling) => settling.body.is_end_stream(),
+            BodySource::Kept(kept) => kept.body.is_end_stream(),
+            BodySource::Pumped(pumped) => pumped.has_ended(),
             BodySource::Logged(logged) => logged.body.is_end_stream(),
         }
     }
@@ -226,6 +271,8 @@ impl http_body::Body for Body {
         match &self.0 {
             BodySource::Streamed(streamed) => streamed.body.size_hint(),
             BodySource::Settling(settling) => settling.body.size_hint(),
+            BodySource::Kept(kept) => kept.body.size_hint(),
+            BodySource::Pumped(pumped) => pumped.left(),
             BodySource::Logged(logged) => logged.body.size_hint(),
             BodySource::Whole(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
@@ -268,6 +315,31 @@ impl LoggedBody {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         if let Some(Ok(frame)) = &frame {
             self.end.count_sent(frame.data_ref().map_or(0, Bytes::len));
+        }
+        Poll::Ready(frame)
+    }
+}
+
+// === impl KeptBody ===
+
+impl KeptBody {
+    fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let is_kept = match (&frame, &mut self.keeping) {
+            (Some(Ok(frame)), Some(keeping)) => {
+                frame.data_ref().is_some_and(|data| keeping.add(data))
+            }
+            (frame, _) => frame.is_none(),
+        };
+        if !is_kept {
+            self.keeping = None;
+        } else if (frame.is_none() || self.body.is_end_stream())
+            && let Some(keeping) = self.keeping.take()
+        {
+            keeping.end();
         }
         Poll::Ready(frame)
     }

@@ -1,7 +1,7 @@
 //! The client at the other end of a connection, and the facts that only the connection knows. It is made once for each
 //! connection.
 
-use super::ForwardConnection;
+use super::{ForwardConnection, reading::OthersWaiting};
 use crate::{answer::Failure, key, upstream::RequestBoundary};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use ipnet::IpNet;
@@ -119,6 +119,29 @@ impl Client {
             answer => answer,
         })
         .await
+    }
+
+    /// As [`Self::unless_left`], for a request whose answer others may wait for: then it goes on for them.
+    pub(super) async fn unless_left_alone<T>(
+        &self,
+        mut answer: Pin<&mut impl Future<Output = Result<T, Failure>>>,
+        others: &OthersWaiting,
+    ) -> Result<T, Failure> {
+        let mut leaves = pin!(self.leaves());
+        let outcome = poll_fn(|cx| match answer.as_mut().poll(cx) {
+            Poll::Pending => leaves.as_mut().poll(cx).map(|()| None),
+            Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+        });
+        match outcome.await {
+            Some(outcome) => outcome,
+            None => {
+                if others.are_there() {
+                    // The box keeps all other requests small.
+                    Box::pin(others.go_on(answer)).await;
+                }
+                Err(Failure::ClientLeft)
+            }
+        }
     }
 
     /// Whether the head of this request, which has a Transfer-Encoding, had a Content-Length beside it. The parser

@@ -6,6 +6,7 @@ use super::{
     connecting::FirstConnection,
     interim::ClientSide,
     read_ahead::ReadAhead,
+    reading::{OthersWaiting, PendingRead, ReadStart},
     record::Record,
     request_id::X_REQUEST_ID,
     settling::Settling,
@@ -41,6 +42,8 @@ pub(super) struct Outgoing<'h> {
     pub(super) extras: RequestExtras<'h>,
     pub(super) client: ClientSide<'h>,
     pub(super) times: AttemptTimes,
+    /// The rest of what a read needs that may cost nothing; `None` for nearly all requests.
+    pub(super) read: Option<Box<PendingRead>>,
 }
 
 /// The upstream's answer to one attempt, as far as it has come.
@@ -69,6 +72,7 @@ impl<'a> Exchange<'a> {
         &mut self,
         routed: &mut Routed<'a>,
         answer: &mut Response<()>,
+        others: &OthersWaiting,
     ) -> Result<Body, Failure> {
         if !routed.is_expected {
             self.arrival.request.body_mut().look_ahead().await.map_err(spoilt)?;
@@ -83,6 +87,13 @@ impl<'a> Exchange<'a> {
                 own.as_ref()
             }
         };
+        let mut read = None;
+        if let Some(policy) = &routed.policy.reads {
+            match Box::pin(self.begin_read(routed, policy, checks, answer, others)).await? {
+                ReadStart::Answered(body) => return Ok(body),
+                ReadStart::Asks(pending) => read = pending,
+            }
+        }
         let proxy = self.proxy;
         let own_pool = routed.pool.take();
         let upstream = own_pool.as_ref().unwrap_or(&proxy.0.upstreams[routed.policy.upstream]);
@@ -95,12 +106,16 @@ impl<'a> Exchange<'a> {
             extras: RequestExtras::none(),
             client: ClientSide::of(self.client, &self.arrival.request),
             times: AttemptTimes { sent: since, took: Duration::ZERO },
+            read,
         };
         let connected = match checks {
             Some(checks) => {
                 let (record, policy) = (&mut self.record, routed.policy);
                 let mut attempt =
                     Attempt::first(proxy, record, routed.route, policy, checks, routed.budget);
+                if let Some(read) = &outgoing.read {
+                    attempt = read.lead_attempt(attempt);
+                }
                 let paced = limit::pace(&proxy.0.store, checks, &mut attempt, &mut pool).await;
                 paced.map(|(reservation, connection)| {
                     outgoing.reservation = Some(reservation);
@@ -138,6 +153,10 @@ impl<'a> Exchange<'a> {
         }
         self.spend(routed, outgoing);
         self.record.note_sent();
+        if let Some(read) = &mut outgoing.read {
+            let upstream = &self.proxy.0.plan.config.upstreams[routed.policy.upstream].name;
+            read.send(upstream, &mut self.arrival.request, &outgoing.extras.added);
+        }
         let answered = match self.attempt(routed, outgoing, connection, answer).await {
             Ok(answered) => answered,
             Err(error) => return Err(outgoing.fail(error)),
@@ -276,6 +295,13 @@ impl<'a> Exchange<'a> {
             }
             _ => None,
         };
+        let checks = outgoing.checks;
+        let read = outgoing.read.take();
+        let read = read.map(|read| self.hear_read(routed, checks, read, response));
+        let seen = match read {
+            Some(_) => HeaderFlags::of_response(response.headers()),
+            None => seen,
+        };
         let is_forward = self.client.forward.is_some();
         for_client(routed.policy, &self.record, seen, is_forward, response);
         let lease = reservation.take_if(|reservation| reservation.is_lease()).map(Box::new);
@@ -298,6 +324,9 @@ impl<'a> Exchange<'a> {
         body.keep(lease, unasked);
         if let Some(start) = read_ahead {
             body = body.after(*start);
+        }
+        if let Some(read) = read {
+            return Ok(read.finish(body, settling, self.client));
         }
         if let Some(settling) = settling {
             body = body.settling(settling);
@@ -325,7 +354,7 @@ impl Outgoing<'_> {
 }
 
 /// Makes the head of the upstream's response one for the client.
-fn for_client(
+pub(super) fn for_client(
     policy: &RoutePolicy,
     record: &Record<'_>,
     seen: HeaderFlags,

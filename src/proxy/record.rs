@@ -218,6 +218,13 @@ impl<'a> Record<'a> {
         self.upstream = Some(self.upstream.unwrap_or_default() + took);
     }
 
+    /// Notes for the access line how the request did without a permit.
+    pub(super) fn note_saved(&mut self, by: &'static str) {
+        if let Some(line) = &mut self.line {
+            line.saved_by = Some(by);
+        }
+    }
+
     pub(crate) fn note_sent(&mut self) {
         self.sent = true;
     }

@@ -71,6 +71,9 @@ impl Exchange<'_> {
             } else {
                 None
             };
+            if let Some(read) = &mut outgoing.read {
+                read.is_refused = refusal.is_some();
+            }
             if let Some(mut last) = last.take() {
                 last.result = match refusal {
                     Some(_) => RetryResult::Throttled,
@@ -137,7 +140,8 @@ impl Exchange<'_> {
         let (mut kept, mut pool) = (Some(received), FirstConnection::later(upstream, until));
         let (record, policy, budget) = (&mut self.record, routed.policy, routed.budget);
         let attempt = Attempt::first(proxy, record, routed.route, policy, checks, budget);
-        let mut attempt = attempt.again().after_refusal(&mut kept);
+        let lead = outgoing.read.as_ref().and_then(|read| read.lead());
+        let mut attempt = attempt.again().after_refusal(&mut kept).leading(lead);
         let paced = limit::pace(&proxy.0.store, checks, &mut attempt, &mut pool).await;
         drop(attempt);
         self.record.end_wait_connecting(pool.connecting);

@@ -1,0 +1,378 @@
+//! Reads that may cost nothing on their way: those that wait together, and those by which the upstream confirms what is kept.
+//! The rules for both are in `reads`.
+
+use super::{
+    Body, Client, Exchange, Routed, attempt::Attempt, forward::for_client, pumped_body::share,
+    settling::Settling,
+};
+use crate::{
+    answer::Failure,
+    limit,
+    plan::{ReadPolicy, Waiting},
+    reads::{
+        CONDITIONS, Fingerprint, Follower, Identity, Joined, Keeping, KeptAnswer, KeptAnswers,
+        Lead, Phase, SharedAnswer, has_condition, is_plain_read, may_be_kept,
+    },
+    store::{Check, Checks},
+    upstream::{
+        Upload,
+        headers::{AddedHeaders, HeaderFlags},
+    },
+};
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderName, Method, Request, Response, StatusCode,
+    header::{ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, AUTHORIZATION, HOST},
+};
+use http_body::Body as _;
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{Arc, OnceLock},
+};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
+
+/// The headers that choose the form of an answer, which is kept for each of their values.
+const CHOSEN_BY: [HeaderName; 4] = [HOST, ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE];
+
+/// The reads that wait for the answer to a request, if it is one that others can wait for.
+#[derive(Debug, Default)]
+pub(super) struct OthersWaiting(OnceLock<watch::Sender<Phase>>);
+
+/// The beginning of a read.
+pub(super) enum ReadStart {
+    /// It has the answer of another one.
+    Answered(Body),
+    /// It asks for a slot of its own; `None` if it is like any other request.
+    Asks(Option<Box<PendingRead>>),
+}
+
+/// A read that may cost nothing, until its answer is there.
+pub(super) struct PendingRead {
+    /// The reads that wait with it.
+    lead: Option<Box<Lead>>,
+    /// Whether it has waited with another one, so that its budget has begun.
+    has_waited: bool,
+    /// Where its answer is kept.
+    kept: Option<Arc<KeptAnswers>>,
+    /// The request as it is sent, once it is.
+    sent: Option<SentRead>,
+    /// Whether the last answer refuses it.
+    pub(super) is_refused: bool,
+}
+
+/// A read whose answer may be kept, or confirm what is kept.
+struct SentRead {
+    identity: Identity,
+    headers: HeaderMap,
+    /// The answer that it asks to confirm.
+    confirms: Option<Arc<KeptAnswer>>,
+}
+
+/// A read whose answer has come.
+pub(super) struct HeardRead {
+    /// The body that was confirmed.
+    confirmed: Option<Bytes>,
+    keeping: Option<Keeping>,
+    lead: Option<Box<Lead>>,
+}
+
+/// The end of a wait with another read.
+enum Followed {
+    Answered(Arc<SharedAnswer>),
+    /// The other one has no answer.
+    Over,
+    /// The slot comes too late for this read, or the answer is none for it.
+    Alone,
+}
+
+// === impl OthersWaiting ===
+
+impl OthersWaiting {
+    /// Whether any read waits for the answer.
+    pub(super) fn are_there(&self) -> bool {
+        self.0.get().is_some_and(|group| group.receiver_count() > 0)
+    }
+
+    /// Goes on with a request for the others, as long as there is one.
+    pub(super) async fn go_on(&self, answer: Pin<&mut impl Future>) {
+        let Some(group) = self.0.get() else { return };
+        tokio::select! {
+            biased;
+            _ = answer => {}
+            () = group.closed() => {}
+        }
+    }
+}
+
+// === impl Exchange ===
+
+impl<'a> Exchange<'a> {
+    /// Begins a request on a route whose reads may cost nothing. A read that is identical to one that waits gets the answer of
+    /// that.
+    #[cold]
+    pub(super) async fn begin_read(
+        &mut self,
+        routed: &Routed<'a>,
+        policy: &ReadPolicy,
+        checks: Option<&Checks>,
+        answer: &mut Response<()>,
+        others: &OthersWaiting,
+    ) -> Result<ReadStart, Failure> {
+        let request = &self.arrival.request;
+        let is_plain = !self.is_http2
+            && routed.upgrade.is_none()
+            && request.body().is_end_stream()
+            && is_plain_read(request.method(), request.headers());
+        if !is_plain {
+            return Ok(ReadStart::Asks(None));
+        }
+        let may_be_kept = *request.method() == Method::GET && !has_condition(request.headers());
+        let kept = policy.kept.clone().filter(|_| may_be_kept);
+        let (lead, has_waited, sent) = (None, false, None);
+        let mut pending = PendingRead { lead, has_waited, kept, sent, is_refused: false };
+        let by = policy.share.as_ref().filter(|_| !routed.budget.is_zero());
+        if let (Some(by), Some(checks)) = (by, checks) {
+            let identity = self.identity(routed, by, checks);
+            while let Some(follower) = self.join(identity, &mut pending, others) {
+                match self.follow(routed, checks, follower).await? {
+                    Followed::Answered(shared) => {
+                        return Ok(ReadStart::Answered(self.copy(routed, checks, &shared, answer)));
+                    }
+                    // The first time, it may wait with another one.
+                    Followed::Over if !pending.has_waited => pending.has_waited = true,
+                    Followed::Over | Followed::Alone => {
+                        pending.has_waited = true;
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(ReadStart::Asks(Some(Box::new(pending))))
+    }
+
+    /// Joins the identical reads that wait. `None` if this one is the first of them.
+    fn join(
+        &self,
+        identity: Identity,
+        pending: &mut PendingRead,
+        others: &OthersWaiting,
+    ) -> Option<Follower> {
+        match self.proxy.0.plan.shared_waits.join(identity, self.arrival.request.headers()) {
+            Joined::First(lead) => {
+                others.0.get_or_init(|| lead.group());
+                pending.lead = Some(lead);
+                None
+            }
+            Joined::Follower(follower) => Some(follower),
+        }
+    }
+
+    /// What identical reads have in common: method, URL, upstream, keys and turns at the limiters, and headers.
+    fn identity(&self, routed: &Routed<'_>, by: &[HeaderName], checks: &Checks) -> Identity {
+        let request = &self.arrival.request;
+        let (uri, headers) = (request.uri().to_string(), request.headers());
+        let upstream = self.upstream_config(routed).name.as_bytes();
+        let host = routed.host.as_ref().map_or(&b""[..], |host| host.as_bytes());
+        let method = request.method().as_str().as_bytes();
+        let scheme = [u8::from(self.client.is_tls)];
+        let mut of = Fingerprint::new([upstream, method, &scheme, host, uri.as_bytes()]);
+        for Check { key, cost, turn, .. } in checks.iter() {
+            of.add(key.as_bytes());
+            of.add(&cost.to_be_bytes());
+            if let Some(turn) = turn {
+                of.add(turn.tenant.as_bytes());
+                of.add(&[turn.priority as u8]);
+            }
+        }
+        of.add_credentials(headers);
+        of.add_headers(headers, by);
+        of.add_headers(headers, &CONDITIONS);
+        of.end()
+    }
+
+    /// Waits for the answer of another read, within the budget of this one.
+    async fn follow(
+        &mut self,
+        routed: &Routed<'_>,
+        checks: &Checks,
+        mut other: Follower,
+    ) -> Result<Followed, Failure> {
+        let (plan, policy) = (&self.proxy.0.plan, routed.policy);
+        let until = self.record.started + routed.budget;
+        let limiter = policy.limiter(0);
+        let waiting = Waiting::enter(plan, routed.route, limiter, policy.max_waiting);
+        let Some(_waiting) = waiting else {
+            return Err(Failure::QueueFull { retry_after: limit::micros(other.left()) });
+        };
+        self.record.waits_since.get_or_insert_with(Instant::now);
+        loop {
+            let phase = other.phase();
+            // The slot is in time, or has come.
+            let is_certain = match phase {
+                Phase::Answered(shared) if shared.is_for(self.arrival.request.headers()) => {
+                    return Ok(Followed::Answered(shared));
+                }
+                Phase::Answered(_) | Phase::IsItsOwn => return Ok(Followed::Alone),
+                Phase::IsOver => return Ok(Followed::Over),
+                Phase::IsSent => true,
+                Phase::Asks => false,
+                Phase::Waits(slot) => {
+                    self.record.bind(policy.limiter(slot.bound_by), checks.get(slot.bound_by));
+                    if slot.at.is_some_and(|at| at > until) {
+                        return Ok(Followed::Alone);
+                    }
+                    slot.at.is_some()
+                }
+            };
+            if is_certain {
+                other.changed().await;
+            } else if timeout_at(until, other.changed()).await.is_err() {
+                return Ok(Followed::Alone);
+            }
+        }
+    }
+
+    /// Makes the answer of another read this one's.
+    fn copy(
+        &mut self,
+        routed: &Routed<'_>,
+        checks: &Checks,
+        shared: &SharedAnswer,
+        answer: &mut Response<()>,
+    ) -> Body {
+        self.record.end_wait();
+        self.record.note_saved("share");
+        if let Some(saved) = &self.proxy.0.plan.routes[routed.route].saved {
+            saved.shared.increment(permits(checks));
+        }
+        *answer = shared.head.clone();
+        let seen = HeaderFlags::of_response(answer.headers());
+        for_client(routed.policy, &self.record, seen, self.client.forward.is_some(), answer);
+        Body::whole(shared.body.clone())
+    }
+
+    /// Reads an answer to a read: whether it confirms what is kept, is kept itself, and is for others. A 304 becomes the answer
+    /// that it confirms.
+    #[cold]
+    pub(super) fn hear_read(
+        &mut self,
+        routed: &Routed<'_>,
+        checks: Option<&Checks>,
+        read: Box<PendingRead>,
+        response: &mut Response<()>,
+    ) -> Box<HeardRead> {
+        let PendingRead { lead, kept, sent, is_refused, .. } = *read;
+        let is_authorized = self.arrival.request.headers().contains_key(AUTHORIZATION);
+        let (mut confirmed, mut keeping) = (None, None);
+        if let (Some(kept), Some(sent)) = (kept, sent) {
+            let SentRead { identity, headers, confirms } = sent;
+            let is_confirmed = response.status() == StatusCode::NOT_MODIFIED;
+            match confirms.filter(|_| is_confirmed) {
+                Some(answer) => {
+                    self.count_confirmed(routed, checks);
+                    *response = kept.confirm(identity, &answer, response.headers());
+                    confirmed = Some(answer.body());
+                }
+                None if !is_refused && may_be_kept(response, is_authorized) => {
+                    keeping = kept.begin(identity, &headers, response);
+                }
+                // Another answer has taken its place.
+                None if response.status().is_success() => kept.forget(identity),
+                None => {}
+            }
+        }
+        let id = self.record.id.as_bytes();
+        let is_shared = |lead: &mut Box<Lead>| {
+            !is_refused && lead.has_followers() && lead.hears(response, id, is_authorized)
+        };
+        let lead = lead.and_then(|mut lead| is_shared(&mut lead).then_some(lead));
+        Box::new(HeardRead { confirmed, keeping, lead })
+    }
+
+    /// Counts the permits of a read that the upstream confirmed, if it does not count that.
+    fn count_confirmed(&mut self, routed: &Routed<'_>, checks: Option<&Checks>) {
+        let free = &self.throttle(routed).rules.free;
+        if let (Some(saved), Some(checks)) = (&self.proxy.0.plan.routes[routed.route].saved, checks)
+            && free.contains(&StatusCode::NOT_MODIFIED)
+        {
+            saved.revalidated.increment(permits(checks));
+        }
+        self.record.note_saved("revalidate");
+    }
+}
+
+/// The permits that a call takes: those of the limiter at which it costs most.
+fn permits(checks: &Checks) -> u64 {
+    let costs = checks.iter().filter(|check| !check.is_lease()).map(|check| check.cost);
+    costs.max().unwrap_or(1).unsigned_abs()
+}
+
+// === impl PendingRead ===
+
+impl PendingRead {
+    /// The reads that wait with it.
+    pub(super) fn lead(&self) -> Option<&Lead> {
+        self.lead.as_deref()
+    }
+
+    /// Makes an attempt the one of this read.
+    pub(super) fn lead_attempt<'r, 'p>(&'r self, attempt: Attempt<'r, 'p>) -> Attempt<'r, 'p> {
+        let attempt = if self.has_waited { attempt.again() } else { attempt };
+        attempt.leading(self.lead())
+    }
+
+    /// Sees that the request is sent with these headers, and makes it one that asks to confirm what is kept.
+    pub(super) fn send(
+        &mut self,
+        upstream: &str,
+        request: &mut Request<Upload>,
+        added: &AddedHeaders<'_>,
+    ) {
+        if let Some(lead) = &self.lead {
+            lead.sends();
+        }
+        let Some(kept) = &self.kept else { return };
+        let (uri, headers) = (request.uri().to_string(), request.headers_mut());
+        let all: HeaderMap =
+            added.with(headers).map(|(name, value)| (name.clone(), value.clone())).collect();
+        let mut of = Fingerprint::new([upstream.as_bytes(), uri.as_bytes()]);
+        of.add_credentials(&all);
+        of.add_headers(&all, &CHOSEN_BY);
+        let identity = of.end();
+        let confirms = kept.get(identity, &all);
+        if let Some(answer) = &confirms {
+            answer.add_condition(headers);
+        }
+        self.sent = Some(SentRead { identity, headers: all, confirms });
+    }
+}
+
+// === impl HeardRead ===
+
+impl HeardRead {
+    /// The body for the client, which is kept and shared as it goes.
+    pub(super) fn finish(
+        self: Box<Self>,
+        body: Body,
+        settling: Option<Box<Settling>>,
+        client: &Client,
+    ) -> Body {
+        let Self { confirmed, keeping, lead } = *self;
+        let body = match (confirmed, keeping) {
+            // The cost that the kept answer says was that of another call.
+            (Some(bytes), _) => Body::whole(bytes),
+            (None, keeping) => {
+                let body = keeping.into_iter().fold(body, Body::kept);
+                settling.into_iter().fold(body, Body::settling)
+            }
+        };
+        match lead {
+            Some(lead) => share(*lead, body, client.leaving()),
+            None => body,
+        }
+    }
+}
