@@ -3,6 +3,7 @@
 mod explanation;
 mod header_changes;
 mod limiters;
+mod reads;
 mod throttle;
 
 use super::{CommandError, load, print, print_json};

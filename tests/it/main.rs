@@ -80,6 +80,7 @@ mod pauses;
 mod prometheus;
 mod proxy;
 mod rates_from;
+mod reads;
 mod readings;
 mod recipes;
 mod renamed;

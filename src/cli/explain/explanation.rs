@@ -1,6 +1,6 @@
 //! Decides what the gateway would do with a request, by the gateway's own functions, and writes it as text or as JSON.
 
-use super::{TypedRequest, header_changes::changes, limiters::ExplainedLimiter, throttle};
+use super::{TypedRequest, header_changes::changes, limiters::ExplainedLimiter, reads, throttle};
 use crate::{
     algorithm::fair::Priority,
     answer::Failure,
@@ -37,6 +37,8 @@ pub(super) struct Explanation {
     max_wait_ms: Option<f64>,
     /// How long the request waits, in a sentence; `None` without limiters.
     waits: Option<String>,
+    /// How a read may cost nothing.
+    reads: Vec<String>,
     /// The effects of a refusal by the upstream.
     throttle: Vec<String>,
     retries: Option<String>,
@@ -183,6 +185,7 @@ impl Explanation {
             self.max_wait_ms = is_held.then_some(wait.as_secs_f64() * 1e3);
             self.waits = Some(waits(is_held, wait, headers.contains_key("prefer")));
         }
+        self.reads = reads::lines(route, parts.method, headers, wait);
         // A limiter that the request costs nothing is not asked, so its refusal does not pause it.
         let asked = self.limiters.iter().filter(|limiter| limiter.asked);
         let asked: Vec<_> = asked.map(|limiter| limiter.name.as_str()).collect();
@@ -231,6 +234,9 @@ impl Explanation {
         self.write_limiters(&mut lines);
         if let Some(waits) = &self.waits {
             lines.add("waits", waits);
+        }
+        for (i, what) in self.reads.iter().enumerate() {
+            lines.add(if i == 0 { "reads" } else { "" }, what);
         }
         for (i, what) in self.throttle.iter().enumerate() {
             lines.add(if i == 0 { "throttle" } else { "" }, what);

@@ -1,0 +1,252 @@
+//! Identical reads that wait: one slot, one call, and its answer for all. A first one that leaves or fails.
+
+use super::{ask, saved, store};
+use crate::support::{Call, Conn, Gateway, Reply, Upstream, closed, eventually, reply};
+use rstest::rstest;
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+use tokio::{sync::Semaphore, task::JoinSet};
+
+/// A gateway that makes one call at a time on a route that shares.
+pub(super) async fn one_at_a_time(upstream: &Upstream, store: &str, share: &str) -> Gateway {
+    Gateway::before(
+        upstream,
+        &format!(
+            "{store}\naccess_log: json\nworkers: 2\n\
+             limiters: {{ calls: {{ rate: 5/s, burst: 1 }}, one: {{ algorithm: concurrency, max: 1 }} }}\n\
+             routes: [{{ name: all, suffix: '*', max_wait: 120s, share: {share}, limiters: [calls, one] }}]"
+        ),
+    )
+    .await
+}
+
+/// An upstream that answers `/first` when the gate opens, and everything else at once.
+pub(super) async fn gated(
+    gate: &Arc<Semaphore>,
+    answer: impl Fn(&Call) -> Reply + Send + Sync + 'static,
+) -> Upstream {
+    let gate = gate.clone();
+    Upstream::start(move |call: &Call| match call.target.as_str() {
+        "/first" => Reply::ok().behind(&gate),
+        _ => answer(call),
+    })
+    .await
+}
+
+/// Makes the one call that is allowed at a time, so that all others wait.
+pub(super) async fn occupy(gateway: &Gateway, upstream: &Upstream) -> Conn {
+    let conn = ask(gateway, "GET", "/first", &[]).await;
+    eventually("the first call", async || (upstream.calls().len() == 1).then_some(())).await;
+    conn
+}
+
+/// The calls for a target so far.
+pub(super) fn calls(upstream: &Upstream, target: &str) -> usize {
+    upstream.calls().iter().filter(|call| call.target == target).count()
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_identical_reads_are_one_call(#[values(false, true)] is_redis: bool) {
+    let (gate, (_redis, store)) = (closed(), store(is_redis));
+    let upstream = gated(&gate, |_| reply("200 OK", &[("ETag", "\"1\"")], "same")).await;
+    let gateway = Arc::new(one_at_a_time(&upstream, &store, "on").await);
+    let _first = occupy(&gateway, &upstream).await;
+    let mut readers = JoinSet::new();
+    for _ in 0..200 {
+        let gateway = gateway.clone();
+        readers.spawn(async move {
+            ask(&gateway, "GET", "/same", &[]).await.answer().await.expect("an answer")
+        });
+    }
+    gateway.until_waiting("all", 200).await;
+    gate.add_permits(1);
+    let answers = readers.join_all().await;
+    assert!(answers.iter().all(|answer| answer.status == 200 && answer.text() == "same"));
+    let ids: HashSet<_> = answers.iter().map(|answer| answer.field("x-request-id")).collect();
+    assert_eq!(ids.len(), 200, "each has its own id");
+    assert!(answers.iter().all(|answer| answer.held_ms() > 0.0));
+    assert_eq!(calls(&upstream, "/same"), 1);
+    assert_eq!(saved(&gateway, "share").await, 199.0);
+    let granted = gateway.metric("paceway_granted_permits_total", &[("limiter", "calls")]).await;
+    assert_eq!(granted, 2.0);
+    eventually("the access lines", async || {
+        let lines = gateway.access();
+        let shared = lines.iter().filter(|line| line["saved_by"] == "share").count();
+        (shared == 199).then_some(())
+    })
+    .await;
+}
+
+/// Its place in the line is before that of a request that came later.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_one_that_leaves_keeps_its_place_for_the_next(
+    #[values(false, true)] is_redis: bool,
+) {
+    let (gate, (_redis, store)) = (closed(), store(is_redis));
+    let upstream = gated(&gate, |_| Reply::ok()).await;
+    let gateway = one_at_a_time(&upstream, &store, "on").await;
+    let _first = occupy(&gateway, &upstream).await;
+    let leader = ask(&gateway, "GET", "/same", &[]).await;
+    gateway.until_waiting("all", 1).await;
+    let mut later = ask(&gateway, "GET", "/other", &[]).await;
+    gateway.until_waiting("all", 2).await;
+    let mut follower = ask(&gateway, "GET", "/same", &[]).await;
+    gateway.until_waiting("all", 3).await;
+    drop(leader);
+    gate.add_permits(1);
+    assert_eq!(follower.answer().await.expect("an answer").status, 200);
+    assert_eq!(later.answer().await.expect("an answer").status, 200);
+    let targets: Vec<_> = upstream.calls().iter().map(|call| call.target.clone()).collect();
+    assert_eq!(targets, ["/first", "/same", "/other"]);
+    gateway.until_counted("all", "cancelled", 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_one_that_leaves_after_its_call_still_serves_the_others() {
+    let (gate, answer) = (closed(), closed());
+    let behind = answer.clone();
+    let upstream = gated(&gate, move |_| Reply::ok().behind(&behind)).await;
+    let gateway = one_at_a_time(&upstream, "", "on").await;
+    let _first = occupy(&gateway, &upstream).await;
+    let leader = ask(&gateway, "GET", "/same", &[]).await;
+    gateway.until_waiting("all", 1).await;
+    let mut follower = ask(&gateway, "GET", "/same", &[]).await;
+    gateway.until_waiting("all", 2).await;
+    gate.add_permits(1);
+    eventually("the call", async || (calls(&upstream, "/same") == 1).then_some(())).await;
+    drop(leader);
+    answer.add_permits(1);
+    assert_eq!(follower.answer().await.expect("an answer").status, 200);
+    assert_eq!(calls(&upstream, "/same"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_all_have_left_no_call_is_made() {
+    let gate = closed();
+    let upstream = gated(&gate, |_| Reply::ok()).await;
+    let gateway = one_at_a_time(&upstream, "", "on").await;
+    let mut first = occupy(&gateway, &upstream).await;
+    let leader = ask(&gateway, "GET", "/same", &[]).await;
+    gateway.until_waiting("all", 1).await;
+    let follower = ask(&gateway, "GET", "/same", &[]).await;
+    gateway.until_waiting("all", 2).await;
+    drop(leader);
+    drop(follower);
+    gateway.until_counted("all", "cancelled", 2).await;
+    gate.add_permits(1);
+    assert_eq!(first.answer().await.expect("an answer").status, 200);
+    assert_eq!(gateway.get("/other").await.status, 200);
+    assert_eq!(calls(&upstream, "/same"), 0);
+}
+
+/// The answer could be older than the request.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_that_comes_after_the_call_makes_its_own() {
+    let answer = closed();
+    let behind = answer.clone();
+    let upstream = Upstream::start(move |_| Reply::ok().behind(&behind)).await;
+    let lines = "limiters: { calls: 100/s }\n\
+                 routes: [{ name: all, suffix: '*', max_wait: 60s, share: on, limiters: [calls] }]";
+    let gateway = Gateway::before(&upstream, lines).await;
+    let mut conns = Vec::new();
+    for made in 1..=3 {
+        conns.push(ask(&gateway, "GET", "/same", &[]).await);
+        eventually("the call", async || (upstream.calls().len() == made).then_some(())).await;
+    }
+    answer.add_permits(3);
+    for conn in &mut conns {
+        assert_eq!(conn.answer().await.expect("an answer").status, 200);
+    }
+}
+
+/// The slot of the first comes after a minute. One that may wait a second gets the 429 that it would get alone, at once.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn each_has_its_own_wait_budget(#[values(false, true)] is_redis: bool) {
+    let (_redis, store) = store(is_redis);
+    let upstream = Upstream::ok().await;
+    let lines = format!(
+        "{store}\nlimiters: {{ calls: {{ rate: 1/min }} }}\n\
+         routes: [{{ name: all, suffix: '*', max_wait: 1s, max_wait_cap: 120s, share: on, limiters: [calls] }}]"
+    );
+    let gateway = Gateway::before(&upstream, &lines).await;
+    assert_eq!(gateway.get("/first").await.status, 200);
+    let _leader = ask(&gateway, "GET", "/same", &[("Prefer", "wait=100")]).await;
+    gateway.until_waiting("all", 1).await;
+    let _patient = ask(&gateway, "GET", "/same", &[("Prefer", "wait=110")]).await;
+    gateway.until_waiting("all", 2).await;
+    let mut hasty = ask(&gateway, "GET", "/same", &[]).await;
+    let answer = hasty.answer().await.expect("an answer");
+    assert_eq!((answer.status, answer.problem().as_str()), (429, "quota-exceeded"));
+    let after: u64 = answer.field("retry-after").expect("a time").parse().expect("seconds");
+    assert!((60..=121).contains(&after), "{after}");
+    // Only the first has a place in the line.
+    assert_eq!(gateway.limiter("calls").await["waiting"], 2);
+}
+
+/// A vendor's refusal is sent again by the first alone, and all get what comes then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_first_one_is_sent_again_for_all() {
+    let (gate, count) = (closed(), AtomicUsize::new(0));
+    let upstream = gated(&gate, move |_| match count.fetch_add(1, Relaxed) {
+        0 => reply("429 Too Many Requests", &[("Retry-After", "1")], ""),
+        _ => reply("200 OK", &[], "then"),
+    })
+    .await;
+    let gateway = one_at_a_time(&upstream, "", "on").await;
+    let _first = occupy(&gateway, &upstream).await;
+    let mut conns = Vec::new();
+    for waiting in 1..=3 {
+        conns.push(ask(&gateway, "GET", "/same", &[]).await);
+        gateway.until_waiting("all", waiting).await;
+    }
+    gate.add_permits(1);
+    for conn in &mut conns {
+        let answer = conn.answer().await.expect("an answer");
+        assert_eq!((answer.status, answer.text().as_str()), (200, "then"));
+    }
+    assert_eq!(calls(&upstream, "/same"), 2);
+}
+
+/// Failures are nobody's but their own: each asks again. A connection that breaks is one, too.
+#[rstest]
+#[case::error("500 Internal Server Error")]
+#[case::away("503 Service Unavailable")]
+#[case::refusal("429 Too Many Requests")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_is_not_shared(#[case] status: &'static str) {
+    let (gate, count) = (closed(), AtomicUsize::new(0));
+    let upstream = gated(&gate, move |_| match count.fetch_add(1, Relaxed) {
+        0 => reply(status, &[], ""),
+        _ => Reply::ok(),
+    })
+    .await;
+    let lines = "limiters: { one: { algorithm: concurrency, max: 1 } }\n\
+                 routes: [{ name: all, suffix: '*', max_wait: 120s, share: on, limiters: [one] }]";
+    let upstreams = format!("upstreams: {{ a: {{ url: '{}', throttle: off }} }}", upstream.url());
+    let gateway = Gateway::start(&format!("{upstreams}\n{lines}\n")).await;
+    let _first = occupy(&gateway, &upstream).await;
+    let mut conns = Vec::new();
+    for waiting in 1..=4 {
+        conns.push(ask(&gateway, "GET", "/same", &[]).await);
+        gateway.until_waiting("all", waiting).await;
+    }
+    gate.add_permits(1);
+    let mut statuses = Vec::new();
+    for conn in &mut conns {
+        statuses.push(conn.answer().await.expect("an answer").status);
+    }
+    assert_eq!(statuses[1..], [200; 3]);
+    assert!(status.starts_with(&statuses[0].to_string()));
+    // The others wait together again, as far as they ask before one of them has its slot.
+    let made = calls(&upstream, "/same");
+    assert!((2..=4).contains(&made), "{made}");
+    assert_eq!(saved(&gateway, "share").await, (4 - made) as f64);
+}

@@ -1,0 +1,143 @@
+//! Which reads are identical, and which answers are for others.
+
+use super::{
+    ask,
+    share::{calls, gated, occupy, one_at_a_time},
+};
+use crate::support::{closed, reply};
+use rstest::rstest;
+
+type Fields = &'static [(&'static str, &'static str)];
+
+/// How many calls two reads with these headers are.
+async fn calls_of(share: &str, method: &'static str, one: Fields, other: Fields) -> usize {
+    calls_of_answered(share, [(method, one), (method, other)], "200 OK", &[]).await
+}
+
+async fn calls_of_answered(
+    share: &str,
+    reads: [(&'static str, Fields); 2],
+    status: &'static str,
+    fields: Fields,
+) -> usize {
+    let gate = closed();
+    let upstream = gated(&gate, move |call| {
+        let body = if call.method == "HEAD" || status.starts_with("304") { "" } else { "same" };
+        reply(status, fields, body)
+    })
+    .await;
+    let gateway = one_at_a_time(&upstream, "", share).await;
+    let _first = occupy(&gateway, &upstream).await;
+    let mut conns = Vec::new();
+    for (i, (method, fields)) in reads.into_iter().enumerate() {
+        conns.push((method, ask(&gateway, method, "/same", fields).await));
+        gateway.until_waiting("all", i + 1).await;
+    }
+    gate.add_permits(1);
+    for (method, conn) in &mut conns {
+        let answer = conn.answer_to(method).await.expect("an answer");
+        assert!(status.starts_with(&answer.status.to_string()), "{answer:?}");
+        for (name, value) in fields {
+            assert!(answer.head.all(&name.to_lowercase()).contains(value), "{answer:?}");
+        }
+    }
+    calls(&upstream, "/same")
+}
+
+#[rstest]
+#[case::authorization(&[("Authorization", "Bearer a")], &[("Authorization", "Bearer b")])]
+#[case::anonymous(&[("Authorization", "Bearer a")], &[])]
+#[case::cookie(&[("Cookie", "id=a")], &[("Cookie", "id=b")])]
+#[case::api_key(&[("X-Api-Key", "a")], &[("X-Api-Key", "b")])]
+#[case::accept(&[("Accept", "text/html")], &[("Accept", "application/json")])]
+#[case::own_condition(&[("If-None-Match", "\"a\"")], &[])]
+#[case::range(&[("Range", "bytes=0-1")], &[("Range", "bytes=0-1")])]
+#[case::reload(&[("Cache-Control", "max-age=0, no-cache")], &[("Cache-Control", "no-cache")])]
+#[case::no_store(&[("Cache-Control", "no-store")], &[("Cache-Control", "no-store")])]
+#[case::pragma(&[("Pragma", "no-cache")], &[("Pragma", "no-cache")])]
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_that_differ_are_two_calls(#[case] one: Fields, #[case] other: Fields) {
+    assert_eq!(calls_of("on", "GET", one, other).await, 2);
+}
+
+#[rstest]
+#[case::agent("on", "GET", &[("User-Agent", "a")], &[("User-Agent", "b")])]
+#[case::token("on", "GET", &[("Authorization", "Bearer a")], &[("Authorization", "Bearer a")])]
+#[case::tag("on", "GET", &[("If-None-Match", "\"a\"")], &[("If-None-Match", "\"a\"")])]
+#[case::unnamed("{ by: [accept] }", "GET", &[("Accept-Language", "de")], &[("Accept-Language", "fr")])]
+#[case::head("on", "HEAD", &[], &[])]
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_that_agree_in_what_counts_are_one_call(
+    #[case] share: &str,
+    #[case] method: &'static str,
+    #[case] one: Fields,
+    #[case] other: Fields,
+) {
+    assert_eq!(calls_of(share, method, one, other).await, 1);
+}
+
+#[rstest]
+#[case::named("{ by: [x-shop] }", "GET", &[("X-Shop", "a")], &[("X-Shop", "b")])]
+#[case::post("on", "POST", &[("Content-Length", "0")], &[("Content-Length", "0")])]
+#[case::off("off", "GET", &[], &[])]
+#[tokio::test(flavor = "multi_thread")]
+async fn the_file_says_what_counts(
+    #[case] share: &str,
+    #[case] method: &'static str,
+    #[case] one: Fields,
+    #[case] other: Fields,
+) {
+    assert_eq!(calls_of(share, method, one, other).await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_get_and_a_head_are_two_calls() {
+    let reads: [(_, Fields); 2] = [("GET", &[]), ("HEAD", &[])];
+    assert_eq!(calls_of_answered("on", reads, "200 OK", &[]).await, 2);
+}
+
+const TOKEN: Fields = &[("Authorization", "Bearer a")];
+
+#[rstest]
+#[case::set_cookie("200 OK", &[("Set-Cookie", "a=1")], &[], 2)]
+#[case::no_store("200 OK", &[("Cache-Control", "max-age=1, No-Store")], &[], 2)]
+#[case::private("200 OK", &[("Cache-Control", "private, max-age=60")], &[], 2)]
+#[case::private_of_a_token("200 OK", &[("Cache-Control", "private, max-age=60")], TOKEN, 1)]
+#[case::no_cache("200 OK", &[("Cache-Control", "no-cache")], &[], 1)]
+#[case::vary_by_all("200 OK", &[("Vary", "*")], &[], 2)]
+#[case::vary_by_the_same("200 OK", &[("Vary", "Accept, X-Kind")], &[], 1)]
+#[case::part("206 Partial Content", &[("Content-Range", "bytes 0-3/9")], &[], 2)]
+#[case::events("200 OK", &[("Content-Type", "text/event-stream; charset=utf-8")], &[], 2)]
+#[case::missing("404 Not Found", &[], &[], 1)]
+#[case::moved("302 Found", &[("Location", "/new")], &[], 1)]
+#[case::forbidden("403 Forbidden", &[], &[], 2)]
+#[tokio::test(flavor = "multi_thread")]
+async fn some_answers_are_for_their_caller_alone(
+    #[case] status: &'static str,
+    #[case] answer: Fields,
+    #[case] request: Fields,
+    #[case] calls: usize,
+) {
+    let reads = [("GET", request), ("GET", request)];
+    assert_eq!(calls_of_answered("on", reads, status, answer).await, calls);
+}
+
+/// The answer says that it depends on a header in which the two differ; or its coding does, whatever it says.
+#[rstest]
+#[case::named("on", &[("Vary", "X-Kind")], &[("X-Kind", "a")], &[("X-Kind", "b")])]
+#[case::coded(
+    "{ by: [accept] }",
+    &[("Content-Encoding", "gzip")],
+    &[("Accept-Encoding", "gzip")],
+    &[("Accept-Encoding", "identity")]
+)]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_varies_is_for_those_who_agree(
+    #[case] share: &str,
+    #[case] answer: Fields,
+    #[case] one: Fields,
+    #[case] other: Fields,
+) {
+    let reads = [("GET", one), ("GET", other)];
+    assert_eq!(calls_of_answered(share, reads, "200 OK", answer).await, 2);
+}
