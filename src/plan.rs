@@ -168,10 +168,7 @@ impl Plan {
             let fixed = policies.iter().map(|policies| policies.fixed(&limiters)).collect();
             WorkerCounters::new(&counted, fixed, limiters.len(), config.upstreams.len())
         };
-        let routes = config.routes.iter().map(|route| {
-            let saves = route.share.is_some() || route.revalidate.is_some();
-            RouteMetrics::new(&route.name, Some(route.max_wait), saves)
-        });
+        let routes = config.routes.iter().map(RouteMetrics::new);
         let upstreams = config.upstreams.iter();
         let heard = |name: &str| previous.upstream(name).map(|(plan, i)| plan.heard[i].clone());
         let bound = config.limits.retry_bodies;
@@ -191,7 +188,7 @@ impl Plan {
             large_bodies: before
                 .map_or_else(|| BodyLine::new(LARGE_BODIES), |before| before.large_bodies.clone()),
             epoch: before.map_or_else(Instant::now, |before| before.epoch),
-            no_route: RouteMetrics::new("-", None, false),
+            no_route: RouteMetrics::without_route(),
             settled: before
                 .map_or_else(|| KeptBytes::new(SETTLED_ANSWERS), |before| before.settled.clone()),
             redactor: access_log.then(|| Redactor::new(&config.redact)),

@@ -10,4 +10,6 @@ mod waits;
 pub use identity::{Fingerprint, Identity};
 pub use kept::{Keeping, KeptAnswer, KeptAnswers};
 pub use rules::{CONDITIONS, Variant, has_condition, is_plain_read, may_be_kept, may_be_shared};
-pub use waits::{Follower, Joined, Lead, MOST_SHARED, Phase, SharedAnswer, SharedWaits, SlotKnown};
+pub use waits::{
+    Follower, GroupPhase, Joined, Lead, MOST_SHARED, SharedAnswer, SharedWaits, SlotKnown,
+};

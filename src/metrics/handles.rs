@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     algorithm::Micros,
+    config::Route,
     store::{
         StoreError,
         batch::StoreMetrics,
@@ -21,7 +22,6 @@ use crate::{
     upstream::AddressMetrics,
 };
 use metrics::{Counter, Gauge};
-use std::time::Duration;
 
 /// Handles for one route, and its label for the metrics that workers count.
 pub struct RouteMetrics {
@@ -106,19 +106,26 @@ pub struct ConnectionMetrics {
 // === impl RouteMetrics ===
 
 impl RouteMetrics {
-    /// Makes the handles for the route named `route`, or for requests without a route, which have no `max_wait`. `saves`
-    /// is true if its reads can do without permits.
-    pub fn new(route: &str, max_wait: Option<Duration>, saves: bool) -> Self {
-        let saved = |by| SAVED.count(&[route, by]);
-        let max_wait = max_wait.map(|span| {
-            let gauge = MAX_WAIT.level(&[route]);
-            gauge.set(span.as_secs_f64());
-            gauge
-        });
+    /// Makes the handles for a route.
+    pub fn new(route: &Route) -> Self {
+        let saved = |by| SAVED.count(&[&route.name, by]);
+        let saves = route.share.is_some() || route.revalidate.is_some();
+        let max_wait = MAX_WAIT.level(&[&route.name]);
+        max_wait.set(route.max_wait.as_secs_f64());
+        let saved = saves
+            .then(|| SavedPermits { shared: saved("share"), revalidated: saved("revalidate") });
+        Self { saved, _max_wait: Some(max_wait), ..Self::named(&route.name) }
+    }
+
+    /// Makes the handles for requests without a route.
+    pub fn without_route() -> Self {
+        Self::named("-")
+    }
+
+    fn named(route: &str) -> Self {
         Self {
-            saved: saves
-                .then(|| SavedPermits { shared: saved("share"), revalidated: saved("revalidate") }),
-            _max_wait: max_wait,
+            saved: None,
+            _max_wait: None,
             label: ROUTE.text(route),
             waiting: WAITING.level(&[route]),
             tunnels: TUNNELS.level(&[route]),

@@ -272,7 +272,7 @@ impl http_body::Body for Body {
             BodySource::Streamed(streamed) => streamed.body.size_hint(),
             BodySource::Settling(settling) => settling.body.size_hint(),
             BodySource::Kept(kept) => kept.body.size_hint(),
-            BodySource::Pumped(pumped) => pumped.left(),
+            BodySource::Pumped(pumped) => pumped.size_hint(),
             BodySource::Logged(logged) => logged.body.size_hint(),
             BodySource::Whole(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))

@@ -6,7 +6,7 @@ use super::{
     connecting::FirstConnection,
     interim::ClientSide,
     read_ahead::ReadAhead,
-    reading::{OthersWaiting, PendingRead, ReadStart},
+    reading::{OthersWaiting, PendingRead, ReadScope, ReadStart},
     record::Record,
     request_id::X_REQUEST_ID,
     settling::Settling,
@@ -87,35 +87,25 @@ impl<'a> Exchange<'a> {
                 own.as_ref()
             }
         };
-        let mut read = None;
-        if let Some(policy) = &routed.policy.reads {
-            match Box::pin(self.begin_read(routed, policy, checks, answer, others)).await? {
-                ReadStart::Answered(body) => return Ok(body),
-                ReadStart::Asks(pending) => read = pending,
+        let read = match &routed.policy.reads {
+            None => None,
+            Some(policy) => {
+                match Box::pin(self.begin_read(routed, policy, checks, answer, others)).await? {
+                    ReadStart::Answered(body) => return Ok(body),
+                    ReadStart::Asks(read) => read,
+                }
             }
-        }
+        };
         let proxy = self.proxy;
         let own_pool = routed.pool.take();
         let upstream = own_pool.as_ref().unwrap_or(&proxy.0.upstreams[routed.policy.upstream]);
         let since = self.record.started;
         let mut pool = FirstConnection::new(upstream, since, since + routed.budget);
-        let mut outgoing = Outgoing {
-            checks,
-            reservation: None,
-            upstream,
-            extras: RequestExtras::none(),
-            client: ClientSide::of(self.client, &self.arrival.request),
-            times: AttemptTimes { sent: since, took: Duration::ZERO },
-            read,
-        };
+        let client = ClientSide::of(self.client, &self.arrival.request);
+        let mut outgoing = Outgoing::new(checks, upstream, client, since, read);
         let connected = match checks {
             Some(checks) => {
-                let (record, policy) = (&mut self.record, routed.policy);
-                let mut attempt =
-                    Attempt::first(proxy, record, routed.route, policy, checks, routed.budget);
-                if let Some(read) = &outgoing.read {
-                    attempt = read.lead_attempt(attempt);
-                }
+                let mut attempt = self.first_attempt(routed, checks, outgoing.read.as_deref());
                 let paced = limit::pace(&proxy.0.store, checks, &mut attempt, &mut pool).await;
                 paced.map(|(reservation, connection)| {
                     outgoing.reservation = Some(reservation);
@@ -130,6 +120,23 @@ impl<'a> Exchange<'a> {
         self.record.end_wait_connecting(pool.connecting);
         self.record.connected(pool.made);
         self.send(routed, &mut outgoing, connected?, answer).await
+    }
+
+    /// The first attempt of a request.
+    #[inline(always)]
+    fn first_attempt<'r>(
+        &'r mut self,
+        routed: &Routed<'a>,
+        checks: &'r Checks,
+        read: Option<&'r PendingRead>,
+    ) -> Attempt<'r, 'a> {
+        let (record, policy) = (&mut self.record, routed.policy);
+        let attempt =
+            Attempt::first(self.proxy, record, routed.route, policy, checks, routed.budget);
+        match read {
+            Some(read) => read.lead_attempt(attempt),
+            None => attempt,
+        }
     }
 
     /// Sends a request, now that its instant has come. From here on its permits are spent.
@@ -154,8 +161,11 @@ impl<'a> Exchange<'a> {
         self.spend(routed, outgoing);
         self.record.note_sent();
         if let Some(read) = &mut outgoing.read {
-            let upstream = &self.proxy.0.plan.config.upstreams[routed.policy.upstream].name;
-            read.send(upstream, &mut self.arrival.request, &outgoing.extras.added);
+            let upstream = &self.proxy.0.plan.config.upstreams[routed.policy.upstream];
+            let names_host = self.client.forward.is_some() || upstream.preserve_host;
+            let scope =
+                ReadScope { upstream: &upstream.name, is_https: target.is_https(), names_host };
+            read.send(scope, &mut self.arrival.request, &outgoing.extras.added);
         }
         let answered = match self.attempt(routed, outgoing, connection, answer).await {
             Ok(answered) => answered,
@@ -337,7 +347,21 @@ impl<'a> Exchange<'a> {
 
 // === impl Outgoing ===
 
-impl Outgoing<'_> {
+impl<'h> Outgoing<'h> {
+    /// A request that was received at `since` and waits for its slot.
+    #[inline(always)]
+    fn new(
+        checks: Option<&'h Checks>,
+        upstream: &'h Pool,
+        client: ClientSide<'h>,
+        since: Instant,
+        read: Option<Box<PendingRead>>,
+    ) -> Self {
+        let times = AttemptTimes { sent: since, took: Duration::ZERO };
+        let (reservation, extras) = (None, RequestExtras::none());
+        Self { checks, reservation, upstream, extras, client, times, read }
+    }
+
     /// The reason why there is no answer. If nothing was sent, the permits are refunded.
     pub(super) fn fail(&mut self, error: UpstreamError) -> Failure {
         let reservation = self.reservation.take();

@@ -134,7 +134,7 @@ impl PumpedBody {
     }
 
     /// The bytes that are left, as far as they are known.
-    pub(super) fn left(&self) -> SizeHint {
+    pub(super) fn size_hint(&self) -> SizeHint {
         self.rest.as_ref().map_or_else(|| self.left.clone(), Body::size_hint)
     }
 }

@@ -10,8 +10,8 @@ use crate::{
     limit,
     plan::{ReadPolicy, Waiting},
     reads::{
-        CONDITIONS, Fingerprint, Follower, Identity, Joined, Keeping, KeptAnswer, KeptAnswers,
-        Lead, Phase, SharedAnswer, has_condition, is_plain_read, may_be_kept,
+        CONDITIONS, Fingerprint, Follower, GroupPhase, Identity, Joined, Keeping, KeptAnswer,
+        KeptAnswers, Lead, SharedAnswer, has_condition, is_plain_read, may_be_kept,
     },
     store::{Check, Checks},
     upstream::{
@@ -36,11 +36,11 @@ use tokio::{
 };
 
 /// The headers that choose the form of an answer, which is kept for each of their values.
-const CHOSEN_BY: [HeaderName; 4] = [HOST, ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE];
+const CHOSEN_BY: [HeaderName; 3] = [ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE];
 
 /// The reads that wait for the answer to a request, if it is one that others can wait for.
 #[derive(Debug, Default)]
-pub(super) struct OthersWaiting(OnceLock<watch::Sender<Phase>>);
+pub(super) struct OthersWaiting(OnceLock<watch::Sender<GroupPhase>>);
 
 /// The beginning of a read.
 pub(super) enum ReadStart {
@@ -64,6 +64,16 @@ pub(super) struct PendingRead {
     pub(super) is_refused: bool,
 }
 
+/// The API that a read is sent to.
+#[derive(Clone, Copy)]
+pub(super) struct ReadScope<'u> {
+    /// The name of the upstream. All of its addresses serve the same.
+    pub(super) upstream: &'u str,
+    pub(super) is_https: bool,
+    /// Whether its answers depend on the `Host`, because the client has chosen that.
+    pub(super) names_host: bool,
+}
+
 /// A read whose answer may be kept, or confirm what is kept.
 struct SentRead {
     identity: Identity,
@@ -81,7 +91,7 @@ pub(super) struct HeardRead {
 }
 
 /// The end of a wait with another read.
-enum Followed {
+enum FollowEnd {
     Answered(Arc<SharedAnswer>),
     /// The other one has no answer.
     Over,
@@ -139,12 +149,12 @@ impl<'a> Exchange<'a> {
             let identity = self.identity(routed, by, checks);
             while let Some(follower) = self.join(identity, &mut pending, others) {
                 match self.follow(routed, checks, follower).await? {
-                    Followed::Answered(shared) => {
+                    FollowEnd::Answered(shared) => {
                         return Ok(ReadStart::Answered(self.copy(routed, checks, &shared, answer)));
                     }
                     // The first time, it may wait with another one.
-                    Followed::Over if !pending.has_waited => pending.has_waited = true,
-                    Followed::Over | Followed::Alone => {
+                    FollowEnd::Over if !pending.has_waited => pending.has_waited = true,
+                    FollowEnd::Over | FollowEnd::Alone => {
                         pending.has_waited = true;
                         break;
                     }
@@ -171,7 +181,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// What identical reads have in common: method, URL, upstream, keys and turns at the limiters, and headers.
+    /// Hashes all in which identical reads agree: method, URL, upstream, keys and turns at the limiters, and headers.
     fn identity(&self, routed: &Routed<'_>, by: &[HeaderName], checks: &Checks) -> Identity {
         let request = &self.arrival.request;
         let (uri, headers) = (request.uri().to_string(), request.headers());
@@ -200,30 +210,30 @@ impl<'a> Exchange<'a> {
         routed: &Routed<'_>,
         checks: &Checks,
         mut other: Follower,
-    ) -> Result<Followed, Failure> {
+    ) -> Result<FollowEnd, Failure> {
         let (plan, policy) = (&self.proxy.0.plan, routed.policy);
         let until = self.record.started + routed.budget;
         let limiter = policy.limiter(0);
         let waiting = Waiting::enter(plan, routed.route, limiter, policy.max_waiting);
         let Some(_waiting) = waiting else {
-            return Err(Failure::QueueFull { retry_after: limit::micros(other.left()) });
+            return Err(Failure::QueueFull { retry_after: limit::micros(other.time_to_slot()) });
         };
         self.record.waits_since.get_or_insert_with(Instant::now);
         loop {
             let phase = other.phase();
             // The slot is in time, or has come.
             let is_certain = match phase {
-                Phase::Answered(shared) if shared.is_for(self.arrival.request.headers()) => {
-                    return Ok(Followed::Answered(shared));
+                GroupPhase::Answered(shared) if shared.is_for(self.arrival.request.headers()) => {
+                    return Ok(FollowEnd::Answered(shared));
                 }
-                Phase::Answered(_) | Phase::IsItsOwn => return Ok(Followed::Alone),
-                Phase::IsOver => return Ok(Followed::Over),
-                Phase::IsSent => true,
-                Phase::Asks => false,
-                Phase::Waits(slot) => {
+                GroupPhase::Answered(_) | GroupPhase::IsItsOwn => return Ok(FollowEnd::Alone),
+                GroupPhase::IsOver => return Ok(FollowEnd::Over),
+                GroupPhase::IsSent => true,
+                GroupPhase::Asks => false,
+                GroupPhase::Waits(slot) => {
                     self.record.bind(policy.limiter(slot.bound_by), checks.get(slot.bound_by));
                     if slot.at.is_some_and(|at| at > until) {
-                        return Ok(Followed::Alone);
+                        return Ok(FollowEnd::Alone);
                     }
                     slot.at.is_some()
                 }
@@ -231,7 +241,7 @@ impl<'a> Exchange<'a> {
             if is_certain {
                 other.changed().await;
             } else if timeout_at(until, other.changed()).await.is_err() {
-                return Ok(Followed::Alone);
+                return Ok(FollowEnd::Alone);
             }
         }
     }
@@ -328,7 +338,7 @@ impl PendingRead {
     /// Sees that the request is sent with these headers, and makes it one that asks to confirm what is kept.
     pub(super) fn send(
         &mut self,
-        upstream: &str,
+        scope: ReadScope<'_>,
         request: &mut Request<Upload>,
         added: &AddedHeaders<'_>,
     ) {
@@ -339,7 +349,11 @@ impl PendingRead {
         let (uri, headers) = (request.uri().to_string(), request.headers_mut());
         let all: HeaderMap =
             added.with(headers).map(|(name, value)| (name.clone(), value.clone())).collect();
-        let mut of = Fingerprint::new([upstream.as_bytes(), uri.as_bytes()]);
+        let ReadScope { upstream, is_https, names_host } = scope;
+        let mut of = Fingerprint::new([upstream.as_bytes(), &[u8::from(is_https)], uri.as_bytes()]);
+        if names_host {
+            of.add_headers(&all, &[HOST]);
+        }
         of.add_credentials(&all);
         of.add_headers(&all, &CHOSEN_BY);
         let identity = of.end();
@@ -354,7 +368,7 @@ impl PendingRead {
 // === impl HeardRead ===
 
 impl HeardRead {
-    /// The body for the client, which is kept and shared as it goes.
+    /// The body for the client, which is kept and shared as it comes.
     pub(super) fn finish(
         self: Box<Self>,
         body: Body,

@@ -1,4 +1,4 @@
-//! What makes two reads the same: a hash of all that decides their answer, so that no table holds a credential.
+//! Tells whether two reads are the same, by a hash of all that decides their answer, so that no table holds a credential.
 
 use crate::key::{fold, is_secret};
 use http::{
@@ -87,7 +87,7 @@ mod tests {
     #[case::subscription(&["ab", "c"], &[("ocp-apim-subscription-key", "1")])]
     #[case::token(&["ab", "c"], &[("private-token", "1")])]
     #[case::named(&["ab", "c"], &[("accept", "text/html")])]
-    fn what_differs_is_not_the_same(
+    fn reads_that_differ_in_a_part_are_not_the_same(
         #[case] url: &[&str],
         #[case] headers: &[(&'static str, &'static str)],
     ) {

@@ -19,13 +19,13 @@ static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The groups of identical reads that wait in this process. There are no more than requests that wait.
 #[derive(Debug)]
 pub struct SharedWaits {
-    groups: Mutex<HashMap<Identity, watch::Sender<Phase>>>,
+    groups: Mutex<HashMap<Identity, watch::Sender<GroupPhase>>>,
     bound: Arc<KeptBytes>,
 }
 
 /// How far the first of a group is.
 #[derive(Debug, Clone)]
-pub enum Phase {
+pub enum GroupPhase {
     /// It asks for a slot.
     Asks,
     /// It waits.
@@ -40,7 +40,7 @@ pub enum Phase {
     IsOver,
 }
 
-/// What the first of a group knows of its slot.
+/// The slot of the first of a group, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotKnown {
     /// The instant of the slot; `None` in a queue, which names none.
@@ -72,7 +72,7 @@ pub enum Joined {
 pub struct Lead {
     waits: Arc<SharedWaits>,
     identity: Identity,
-    group: watch::Sender<Phase>,
+    group: watch::Sender<GroupPhase>,
     /// The headers of its request as they came.
     request: HeaderMap,
     /// The head of its answer, once it may be shared.
@@ -83,7 +83,7 @@ pub struct Lead {
 
 /// One of a group that is not the first.
 #[derive(Debug)]
-pub struct Follower(watch::Receiver<Phase>);
+pub struct Follower(watch::Receiver<GroupPhase>);
 
 // === impl SharedWaits ===
 
@@ -100,7 +100,7 @@ impl SharedWaits {
         if let Some(group) = groups.get(&identity) {
             return Joined::Follower(Follower(group.subscribe()));
         }
-        let group = watch::Sender::new(Phase::Asks);
+        let group = watch::Sender::new(GroupPhase::Asks);
         groups.insert(identity, group.clone());
         drop(groups);
         let (waits, request) = (self.clone(), request.clone());
@@ -119,24 +119,24 @@ impl SharedWaits {
 
 impl Lead {
     /// The group, which outlives the lead.
-    pub fn group(&self) -> watch::Sender<Phase> {
+    pub fn group(&self) -> watch::Sender<GroupPhase> {
         self.group.clone()
     }
 
     /// Tells the others that it asks for a slot.
     pub fn asks(&self) {
-        self.group.send_replace(Phase::Asks);
+        self.group.send_replace(GroupPhase::Asks);
     }
 
     /// Tells the others which slot it has.
     pub fn waits(&self, slot: SlotKnown) {
-        self.group.send_replace(Phase::Waits(slot));
+        self.group.send_replace(GroupPhase::Waits(slot));
     }
 
-    /// Tells the others that the call is made. Nobody joins any more: an answer may be older than a request that comes now.
+    /// Tells the others that the call is made. No read joins any more: the answer may be older than a request that comes now.
     pub fn sends(&self) {
         self.leave();
-        self.group.send_replace(Phase::IsSent);
+        self.group.send_replace(GroupPhase::IsSent);
     }
 
     /// Whether others wait for the answer.
@@ -170,7 +170,7 @@ impl Lead {
         if let Some((head, variant)) = mem::take(&mut self.answer) {
             let body = Bytes::from_owner(Counted(body));
             let answer = Arc::new(SharedAnswer { head, body, variant });
-            self.group.send_replace(Phase::Answered(answer));
+            self.group.send_replace(GroupPhase::Answered(answer));
         }
     }
 
@@ -191,9 +191,9 @@ impl Lead {
 impl Drop for Lead {
     fn drop(&mut self) {
         self.leave();
-        let end = if self.is_own { Phase::IsItsOwn } else { Phase::IsOver };
+        let end = if self.is_own { GroupPhase::IsItsOwn } else { GroupPhase::IsOver };
         self.group.send_if_modified(|phase| {
-            let is_answered = matches!(phase, Phase::Answered(_));
+            let is_answered = matches!(phase, GroupPhase::Answered(_));
             if !is_answered {
                 *phase = end;
             }
@@ -206,13 +206,13 @@ impl Drop for Lead {
 
 impl Follower {
     /// How far the first is now.
-    pub fn phase(&mut self) -> Phase {
+    pub fn phase(&mut self) -> GroupPhase {
         self.0.borrow_and_update().clone()
     }
 
     /// The time until the slot of the first, as far as it is known.
-    pub fn left(&mut self) -> Duration {
-        let Phase::Waits(SlotKnown { at: Some(at), .. }) = self.phase() else {
+    pub fn time_to_slot(&mut self) -> Duration {
+        let GroupPhase::Waits(SlotKnown { at: Some(at), .. }) = self.phase() else {
             return Duration::ZERO;
         };
         at.saturating_duration_since(Instant::now())

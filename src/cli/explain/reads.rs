@@ -7,7 +7,7 @@ use crate::{
 use http::{HeaderMap, Method};
 use std::time::Duration;
 
-/// What the gateway does with a read of `route`, which may wait for `wait`; nothing for other requests.
+/// Returns the sentences about a read of `route` that may wait for `wait`; none about other requests.
 pub(super) fn lines(
     route: &Route,
     method: &Method,

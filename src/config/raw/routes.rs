@@ -122,10 +122,7 @@ impl ConfigReader {
         {
             self.note_at(&field, "is below max_wait; no request may wait longer than the cap");
         }
-        let says_wait = ["max_wait", "max_wait_cap"].iter().any(|key| section.get(key).is_some());
-        if !says_wait && charged.is_paced() {
-            self.unheld.push(name.clone());
-        }
+        self.note_unheld(&section, &name, &charged);
         let targets = upstream.map_or(&[][..], |upstream| &upstreams[upstream].targets);
         let mut headers = self.header_rules(&section, targets);
         if used.iter().any(|charge| charge.cost.reads_answer()) {
@@ -153,6 +150,14 @@ impl ConfigReader {
             revalidate: self.revalidate(&section, &upstreams[upstream?]),
             answers: self.read(&section, "answers").unwrap_or(upstreams[upstream?].answers),
         })
+    }
+
+    /// Notes a route that is paced, and does not say how long its requests wait.
+    fn note_unheld(&mut self, section: &ConfigSection<'_>, name: &str, charged: &Charged<'_>) {
+        let says_wait = ["max_wait", "max_wait_cap"].iter().any(|key| section.get(key).is_some());
+        if !says_wait && charged.is_paced() {
+            self.unheld.push(name.to_owned());
+        }
     }
 
     /// Reads `upstream` of a route: the index of one, which only a file with several has to name.

@@ -1,4 +1,4 @@
-//! Which answers are kept, for whom, and for how long.
+//! Answers that are kept and answers that are not, and the callers that they are for.
 
 use super::ask;
 use crate::support::{Answer, Call, Gateway, Upstream, paceway_in, reply};
@@ -75,7 +75,7 @@ async fn some_answers_are_not_kept(#[case] answer: Fields, #[case] request: Fiel
 #[case::api_key(&[TAG], &[("X-Api-Key", "a")], &[("X-Api-Key", "b")])]
 #[case::variant(&[TAG, ("Vary", "X-Kind")], &[("X-Kind", "a")], &[("X-Kind", "b")])]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_is_kept_for_those_who_agree(
+async fn an_answer_is_kept_for_reads_that_agree(
     #[case] answer: Fields,
     #[case] one: Fields,
     #[case] other: Fields,

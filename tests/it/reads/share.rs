@@ -215,7 +215,7 @@ async fn a_refused_first_one_is_sent_again_for_all() {
     assert_eq!(calls(&upstream, "/same"), 2);
 }
 
-/// Failures are nobody's but their own: each asks again. A connection that breaks is one, too.
+/// A failure is the answer of the first alone, and the others ask again.
 #[rstest]
 #[case::error("500 Internal Server Error")]
 #[case::away("503 Service Unavailable")]

@@ -55,7 +55,7 @@ async fn bodies_up_to_1_mib_are_shared(
 
 /// Neither the first nor another one that does not read delays one that does.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_reader_delays_nobody() {
+async fn a_slow_reader_delays_no_other() {
     let (gate, whole) = (closed(), body(MIB - 7));
     let sent = whole.clone();
     let upstream = gated(&gate, move |_| chunked(&sent)).await;
@@ -73,7 +73,7 @@ async fn a_slow_reader_delays_nobody() {
     assert_eq!(calls(&upstream, "/same"), 1);
 }
 
-/// An upstream whose bodies break off or go on when the gate says so.
+/// An upstream whose bodies break off or continue when the gate says so.
 async fn halting(gate: &Arc<Semaphore>, is_whole: bool) -> Upstream {
     let gate = gate.clone();
     Upstream::raw(move |mut conn: Conn| {
@@ -120,7 +120,7 @@ async fn a_body_goes_on_without_the_first(#[values(false, true)] is_whole: bool)
     if is_whole {
         assert_eq!(follower.answer().await.expect("an answer").text(), "12345678");
     } else {
-        // Its own call breaks off, too.
+        // The follower makes its own call, which breaks off, too.
         assert!(follower.head().await.expect("a head").is_some());
         gate.add_permits(1);
         assert_eq!(follower.rest().await, b"1234");

@@ -132,7 +132,7 @@ async fn some_answers_are_for_their_caller_alone(
     &[("Accept-Encoding", "identity")]
 )]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_varies_is_for_those_who_agree(
+async fn an_answer_that_varies_is_for_reads_that_agree(
     #[case] share: &str,
     #[case] answer: Fields,
     #[case] one: Fields,
