@@ -8,6 +8,7 @@ mod http;
 mod key_rates;
 mod limiters;
 mod newcomers;
+mod reads;
 mod schema;
 mod services;
 mod state_names;

@@ -35,6 +35,7 @@ impl Config {
         for route in &self.routes {
             warnings.extend(self.nothing_waits(route));
             warnings.extend(self.idle_priority(route));
+            warnings.extend(idle_share(route));
             warnings.extend(colon_segment(route));
         }
         warnings.extend(self.starved_routes());
@@ -285,6 +286,17 @@ impl Config {
             )
         })
     }
+}
+
+/// Warns of a route whose reads never wait, so that none joins another one.
+fn idle_share(route: &Route) -> Option<String> {
+    let is_idle = route.max_wait_cap.is_zero() || route.limiters.is_empty();
+    (route.share.is_some() && is_idle && route.missing.is_empty()).then(|| {
+        format!(
+            "`share` of the route `{}` does nothing: its requests wait for no slot; give it limiters and `max_wait`",
+            route.name
+        )
+    })
 }
 
 /// Warns of a segment such as `:id`, which other routers read as a parameter.

@@ -153,7 +153,8 @@ pub(crate) const METRICS: [(&str, &str, &[&str]); 49] = [
 ];
 
 /// The metrics that appear only with the keys that they are for, such as `tracing`.
-pub(crate) const OPTIONAL_METRICS: [&str; 14] = [
+pub(crate) const OPTIONAL_METRICS: [&str; 15] = [
+    "paceway_saved_permits_total",
     "paceway_limiter_used_up_seconds",
     "paceway_limiter_reset_seconds",
     "paceway_store_states",

@@ -20,16 +20,12 @@ pub(super) fn lines(
     }
     if let Some(by) = route.share.as_ref().filter(|_| !wait.is_zero() && !route.limiters.is_empty())
     {
-        let names: Vec<_> = by.iter().map(|name| name.as_str()).collect();
-        let names =
-            if names.is_empty() { String::new() } else { format!(" and {}", names.join(", ")) };
-        lines.push(format!(
-            "identical ones that wait are one call; they agree in the URL, the keys, all credentials{names}"
-        ));
+        let by = by.iter().map(|name| format!(", {name}"));
+        let by: String = by.collect();
+        lines.push(format!("identical ones that wait are one call, by URL, keys, credentials{by}"));
     }
     if route.revalidate.is_some() && *method == Method::GET && !has_condition(headers) {
-        let free = "a kept answer is sent if the upstream confirms it; it is asked each time";
-        lines.push(free.to_owned());
+        lines.push("a kept answer, if the upstream confirms it with a 304".to_owned());
     }
     lines
 }
