@@ -1,8 +1,8 @@
 //! The body of a response: the upstream's, streamed, or our own. It never ends well when the upstream's did not.
 
 use super::{
-    client::DisconnectWatch, pumped_body::PumpedBody, read_ahead::ReadAhead, record::AnswerEnd,
-    settling::Settling,
+    client::DisconnectWatch, kept_body::KeptBody, pumped_body::PumpedBody, read_ahead::ReadAhead,
+    record::AnswerEnd, settling::Settling,
 };
 use crate::{
     limit::Reservation,
@@ -54,13 +54,6 @@ enum BodySource {
     Pumped(Box<PumpedBody>),
     /// Another body, whose end writes an access line and a trace.
     Logged(Box<LoggedBody>),
-}
-
-#[derive(Debug)]
-struct KeptBody {
-    body: Body,
-    /// `None` once the body is kept, or cannot be kept any more.
-    keeping: Option<Keeping>,
 }
 
 #[derive(Debug)]
@@ -157,7 +150,7 @@ impl Body {
             }
             return self;
         }
-        Self(BodySource::Kept(Box::new(KeptBody { body: self, keeping: Some(keeping) })))
+        Self(BodySource::Kept(Box::new(KeptBody::new(self, keeping))))
     }
 
     /// A body that others wait for, too.
@@ -315,31 +308,6 @@ impl LoggedBody {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         if let Some(Ok(frame)) = &frame {
             self.end.count_sent(frame.data_ref().map_or(0, Bytes::len));
-        }
-        Poll::Ready(frame)
-    }
-}
-
-// === impl KeptBody ===
-
-impl KeptBody {
-    fn poll_frame(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        let is_kept = match (&frame, &mut self.keeping) {
-            (Some(Ok(frame)), Some(keeping)) => {
-                frame.data_ref().is_some_and(|data| keeping.add(data))
-            }
-            (frame, _) => frame.is_none(),
-        };
-        if !is_kept {
-            self.keeping = None;
-        } else if (frame.is_none() || self.body.is_end_stream())
-            && let Some(keeping) = self.keeping.take()
-        {
-            keeping.end();
         }
         Poll::Ready(frame)
     }

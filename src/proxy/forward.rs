@@ -3,19 +3,18 @@
 use super::{
     Body, Exchange, Routed,
     attempt::Attempt,
+    client_head::for_client,
     connecting::FirstConnection,
     interim::ClientSide,
     read_ahead::ReadAhead,
     reading::{OthersWaiting, PendingRead, ReadScope, ReadStart},
-    record::Record,
     request_id::X_REQUEST_ID,
     settling::Settling,
     upgrade::{Switched, Upgrade},
 };
 use crate::{
-    answer::{Failure, PACEWAY_ORIGIN},
+    answer::Failure,
     limit::{self, Callee, Reservation},
-    plan::RoutePolicy,
     store::Checks,
     upstream::{
         Answered, Connection, Pool, RequestExtras, Sent, Target, UploadControl, UploadError,
@@ -23,13 +22,10 @@ use crate::{
         headers::{self, AddedHeaders, ForwardContext, HeaderFlags},
     },
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
 use http_body::Body as _;
 use std::{borrow::Cow, mem, time::Duration};
 use tokio::time::Instant;
-
-/// The times that a request was sent, if it was sent more than once.
-static PACEWAY_ATTEMPTS: HeaderName = HeaderName::from_static("paceway-attempts");
 
 /// A request on its way to the upstream: all that its attempts share, and what the attempt under way holds.
 pub(super) struct Outgoing<'h> {
@@ -374,39 +370,6 @@ impl<'h> Outgoing<'h> {
             reservation.refund();
         }
         Failure::Upstream(error)
-    }
-}
-
-/// Makes the head of the upstream's response one for the client.
-pub(super) fn for_client(
-    policy: &RoutePolicy,
-    record: &Record<'_>,
-    seen: HeaderFlags,
-    is_forward: bool,
-    response: &mut Response<()>,
-) {
-    let version = mem::replace(response.version_mut(), Version::HTTP_11);
-    let status = response.status();
-    let headers: &mut HeaderMap = response.headers_mut();
-    headers::to_client(headers, seen, version);
-    // An id that the upstream sends stays.
-    if !(seen.has(HeaderFlags::REQUEST_ID) && headers.contains_key(&X_REQUEST_ID)) {
-        headers.append(&X_REQUEST_ID, record.id.clone());
-    }
-    if status == StatusCode::TOO_MANY_REQUESTS {
-        headers.insert(PACEWAY_ORIGIN, HeaderValue::from_static("upstream"));
-    }
-    if record.attempts > 1 {
-        headers.insert(&PACEWAY_ATTEMPTS, HeaderValue::from(record.attempts));
-    }
-    record.tell(headers);
-    for rules in policy.rules.as_ref().into_iter().flatten() {
-        // A client of the forward proxy knows the upstream by its own URL.
-        if is_forward {
-            rules.response.apply_to_forwarded(headers)
-        } else {
-            rules.response.apply(headers)
-        }
     }
 }
 

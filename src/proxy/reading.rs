@@ -2,7 +2,7 @@
 //! The rules for both are in `reads`.
 
 use super::{
-    Body, Client, Exchange, Routed, attempt::Attempt, forward::for_client, pumped_body::share,
+    Body, Client, Exchange, Routed, attempt::Attempt, client_head::for_client, pumped_body::share,
     settling::Settling,
 };
 use crate::{

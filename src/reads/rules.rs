@@ -2,11 +2,12 @@
 
 use crate::throttle::instant;
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode,
+    HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version,
     header::{
-        ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, DATE, ETAG,
-        EXPECT, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE,
-        LAST_MODIFIED, PRAGMA, RANGE, SET_COOKIE, UPGRADE, VARY,
+        ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
+        CONTENT_TYPE, DATE, ETAG, EXPECT, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE,
+        IF_UNMODIFIED_SINCE, LAST_MODIFIED, PRAGMA, RANGE, SET_COOKIE, TRANSFER_ENCODING, UPGRADE,
+        VARY,
     },
 };
 use std::time::Duration;
@@ -55,8 +56,16 @@ pub fn may_be_kept(answer: &Response<()>, is_authorized: bool) -> bool {
     let headers = answer.headers();
     answer.status() == StatusCode::OK
         && !headers.contains_key(CONTENT_RANGE)
+        && has_certain_end(answer)
         && (headers.contains_key(ETAG) || has_strong_date(headers))
         && is_for_others(headers, is_authorized)
+}
+
+/// Whether the end of the body is known. One that ends with its connection may be a part, which a 304 would confirm again and
+/// again.
+fn has_certain_end(answer: &Response<()>) -> bool {
+    let announces = |name| answer.headers().contains_key(name);
+    answer.version() == Version::HTTP_2 || announces(CONTENT_LENGTH) || announces(TRANSFER_ENCODING)
 }
 
 /// Whether RFC 9111 section 3 lets a cache hand the answer to others with the same credentials.

@@ -165,13 +165,15 @@ impl Lead {
         KeptBuffer::new(self.waits.bound.share())
     }
 
-    /// Gives the others the answer with this body.
-    pub fn answers(mut self, body: KeptBuffer) {
+    /// Gives the others the answer with this body, and returns the body.
+    pub fn answers(mut self, body: KeptBuffer) -> Bytes {
+        let body = Bytes::from_owner(Counted(body));
         if let Some((head, variant)) = mem::take(&mut self.answer) {
-            let body = Bytes::from_owner(Counted(body));
+            let body = body.clone();
             let answer = Arc::new(SharedAnswer { head, body, variant });
             self.group.send_replace(GroupPhase::Answered(answer));
         }
+        body
     }
 
     /// Lets the others ask for themselves, because the answer is too large for them.

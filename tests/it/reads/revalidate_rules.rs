@@ -1,7 +1,7 @@
 //! Answers that are kept and answers that are not, and the callers that they are for.
 
 use super::ask;
-use crate::support::{Answer, Call, Gateway, Upstream, paceway_in, reply};
+use crate::support::{Answer, Call, Gateway, Reply, Upstream, paceway_in, reply};
 use rstest::rstest;
 
 type Fields = &'static [(&'static str, &'static str)];
@@ -81,6 +81,18 @@ async fn an_answer_is_kept_for_reads_that_agree(
     #[case] other: Fields,
 ) {
     assert!(!is_confirmed(answer, one, other).await);
+}
+
+/// Such a body may be a part of the answer, and a 304 would confirm that part.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_ends_with_its_connection_is_not_kept() {
+    let upstream =
+        Upstream::start(|_| Reply::raw("HTTP/1.1 200 OK\r\nETag: \"1\"\r\n\r\nxxxx")).await;
+    let gateway = Gateway::before(&upstream, "routes: [{ suffix: '*', revalidate: on }]").await;
+    for _ in 0..2 {
+        assert_eq!(get(&gateway, "/", &[]).await.text(), "xxxx");
+    }
+    assert_eq!(upstream.calls()[1].head.get("if-none-match"), None);
 }
 
 /// A client with a condition of its own gets what the upstream says to that, and so does one that asks for a part.
