@@ -1,8 +1,10 @@
 //! Answers that the vendor does not count: their permits come back.
 
 use super::{left, settled, store};
-use crate::support::{Call, Gateway, Upstream, reply, request};
+use crate::support::{Call, Gateway, Upstream, closed, eventually, reply, request};
 use rstest::rstest;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// An upstream that has not changed since the request's `If-None-Match`.
 async fn unchanged() -> Upstream {
@@ -61,4 +63,43 @@ async fn the_file_says_which_answers_are_free(#[case] throttle: &str, #[case] re
         assert_eq!(ask(&gateway, true).await, 304);
     }
     left(&gateway, remain).await;
+}
+
+/// Each key and each rate of a list has its permits back, and a request that waits has the slot at once.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_waits_gets_the_slot_of_a_free_answer(
+    #[values(false, true)] is_redis: bool,
+) {
+    let (gate, (_redis, store)) = (closed(), store(is_redis));
+    let behind = gate.clone();
+    let upstream =
+        Upstream::start(move |_| reply("304 Not Modified", &[], "").behind(&behind)).await;
+    let gateway = Gateway::start(&format!(
+        "upstreams: {{ a: {{ url: '{}', throttle: {{ style: github }} }} }}\n{store}\n\
+         limiters: {{ shop: {{ algorithm: sliding_window, rate: [1/min, 2/day], key: '{{header.x-shop}}' }} }}\n\
+         routes: [{{ name: all, suffix: '*', max_wait: 110s, limiters: [shop] }}]\n",
+        upstream.url()
+    ))
+    .await;
+    let started = Instant::now();
+    let mut conns = Vec::new();
+    for _ in 0..2 {
+        let mut conn = gateway.connect().await;
+        conn.send(request("GET", "/", &[("X-Shop", "a")])).await.expect("send");
+        conns.push(conn);
+        eventually("the first call", async || (upstream.calls().len() == 1).then_some(())).await;
+    }
+    gateway.until_waiting("all", 1).await;
+    gate.add_permits(10);
+    for conn in &mut conns {
+        assert_eq!(conn.answer().await.expect("an answer").status, 304);
+    }
+    // More than the day has, and more than a minute has.
+    for _ in 0..4 {
+        let mut conn = gateway.connect().await;
+        conn.send(request("GET", "/", &[("X-Shop", "a")])).await.expect("send");
+        assert_eq!(conn.answer().await.expect("an answer").status, 304);
+    }
+    assert!(started.elapsed() < Duration::from_secs(50), "{:?}", started.elapsed());
 }
