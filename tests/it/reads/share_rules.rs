@@ -4,8 +4,13 @@ use super::{
     ask,
     share::{calls, gated, occupy, one_at_a_time},
 };
-use crate::support::{closed, reply};
+use crate::support::{Gateway, Reply, closed, eventually, reply};
+use bytes::Bytes;
+use http_body_util::Empty;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rstest::rstest;
+use tokio::net::TcpStream;
 
 type Fields = &'static [(&'static str, &'static str)];
 
@@ -140,4 +145,78 @@ async fn an_answer_that_varies_is_for_reads_that_agree(
 ) {
     let reads = [("GET", one), ("GET", other)];
     assert_eq!(calls_of_answered(share, reads, "200 OK", answer).await, 2);
+}
+
+/// Requests over HTTP/2 are left alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_over_http2_are_calls_of_their_own() {
+    let gate = closed();
+    let upstream = gated(&gate, |_| Reply::ok()).await;
+    let gateway = one_at_a_time(&upstream, "", "on").await;
+    let _first = occupy(&gateway, &upstream).await;
+    let tcp = TcpStream::connect(gateway.listen).await.expect("connect");
+    let (mut sender, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(tcp)).await.expect("HTTP/2");
+    tokio::spawn(connection);
+    let mut answers = Vec::new();
+    for waiting in 1..=2 {
+        let request = http::Request::get("http://gateway.test/same").body(Empty::<Bytes>::new());
+        answers.push(sender.send_request(request.expect("a request")));
+        gateway.until_waiting("all", waiting).await;
+    }
+    gate.add_permits(1);
+    for answer in answers {
+        assert_eq!(answer.await.expect("an answer").status(), 200);
+    }
+    assert_eq!(calls(&upstream, "/same"), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_with_other_keys_are_two_calls() {
+    let gate = closed();
+    let upstream = gated(&gate, |_| Reply::ok()).await;
+    let lines = "limiters: { one: { algorithm: concurrency, max: 1 }, shop: { rate: 100/s, key: '{header.x-shop}' } }\n\
+                 routes: [{ name: all, suffix: '*', max_wait: 60s, share: on, limiters: [one, shop] }]";
+    let gateway = Gateway::before(&upstream, lines).await;
+    let mut first = ask(&gateway, "GET", "/first", &[("X-Shop", "a")]).await;
+    eventually("the first call", async || (upstream.calls().len() == 1).then_some(())).await;
+    let mut conns = Vec::new();
+    for (i, shop) in ["a", "b", "a"].into_iter().enumerate() {
+        conns.push(ask(&gateway, "GET", "/same", &[("X-Shop", shop)]).await);
+        gateway.until_waiting("all", i + 1).await;
+    }
+    gate.add_permits(1);
+    assert_eq!(first.answer().await.expect("an answer").status, 200);
+    for conn in &mut conns {
+        assert_eq!(conn.answer().await.expect("an answer").status, 200);
+    }
+    assert_eq!(calls(&upstream, "/same"), 2);
+}
+
+/// Reads that wait together ask once whether what is kept still holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn shared_reads_confirm_what_is_kept() {
+    let gate = closed();
+    let upstream = gated(&gate, |call| match call.head.get("if-none-match") {
+        Some(_) => reply("304 Not Modified", &[("ETag", "\"1\"")], ""),
+        None => reply("200 OK", &[("ETag", "\"1\"")], "kept"),
+    })
+    .await;
+    let lines = "limiters: { one: { algorithm: concurrency, max: 1 } }\n\
+                 routes: [{ name: all, suffix: '*', max_wait: 60s, share: on, revalidate: on, limiters: [one] }]";
+    let gateway = Gateway::before(&upstream, lines).await;
+    assert_eq!(gateway.get("/same").await.text(), "kept");
+    let _first = ask(&gateway, "GET", "/first", &[]).await;
+    eventually("the first call", async || (upstream.calls().len() == 2).then_some(())).await;
+    let mut conns = Vec::new();
+    for waiting in 1..=3 {
+        conns.push(ask(&gateway, "GET", "/same", &[]).await);
+        gateway.until_waiting("all", waiting).await;
+    }
+    gate.add_permits(1);
+    for conn in &mut conns {
+        let answer = conn.answer().await.expect("an answer");
+        assert_eq!((answer.status, answer.text().as_str()), (200, "kept"));
+    }
+    assert_eq!(calls(&upstream, "/same"), 2);
 }
