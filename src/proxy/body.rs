@@ -143,7 +143,7 @@ impl Body {
     }
 
     /// The same body, which `keeping` has at its end.
-    pub(super) fn kept(self, mut keeping: Keeping) -> Self {
+    pub(super) fn with_keeping(self, mut keeping: Keeping) -> Self {
         if let Some(bytes) = self.whole_bytes() {
             if keeping.add(bytes) {
                 keeping.end();
@@ -154,7 +154,7 @@ impl Body {
     }
 
     /// A body that others wait for, too.
-    pub(super) fn pumped(body: PumpedBody) -> Self {
+    pub(super) fn of_pump(body: PumpedBody) -> Self {
         Self(BodySource::Pumped(Box::new(body)))
     }
 

@@ -121,7 +121,7 @@ impl Client {
         .await
     }
 
-    /// As [`Self::unless_left`], for a request whose answer others may wait for: then it goes on for them.
+    /// As [`Self::unless_left`], for a request whose answer others may wait for: then it continues for them.
     pub(super) async fn unless_left_alone<T>(
         &self,
         mut answer: Pin<&mut impl Future<Output = Result<T, Failure>>>,

@@ -303,7 +303,7 @@ impl<'a> Exchange<'a> {
         };
         let checks = outgoing.checks;
         let read = outgoing.read.take();
-        let read = read.map(|read| self.hear_read(routed, checks, read, response));
+        let read = read.map(|read| self.hear_read(routed, checks, *read, response));
         let seen = match read {
             Some(_) => HeaderFlags::of_response(response.headers()),
             None => seen,

@@ -72,7 +72,7 @@ pub(super) fn share(lead: Lead, body: Body, client: DisconnectWatch) -> Body {
     }
     let pump = Arc::new(Mutex::new(Pump { kept, end: None, first: None }));
     tokio::spawn(read(lead, body, pump.clone()));
-    Body::pumped(PumpedBody { pump, given: 0, rest: None, is_over: false, size, client })
+    Body::of_pump(PumpedBody { pump, given: 0, rest: None, is_over: false, size, client })
 }
 
 /// Reads `body` for all, whether the first is still there or not.
@@ -179,6 +179,6 @@ impl PumpedBody {
 
     /// The bytes that are left, as far as they are known.
     pub(super) fn size_hint(&self) -> SizeHint {
-        self.rest.as_ref().map_or_else(|| self.size.clone(), Body::size_hint)
+        self.rest.as_ref().map_or(self.size, Body::size_hint)
     }
 }

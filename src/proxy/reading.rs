@@ -272,10 +272,10 @@ impl<'a> Exchange<'a> {
         &mut self,
         routed: &Routed<'_>,
         checks: Option<&Checks>,
-        read: Box<PendingRead>,
+        read: PendingRead,
         response: &mut Response<()>,
     ) -> Box<HeardRead> {
-        let PendingRead { lead, kept, sent, is_refused, .. } = *read;
+        let PendingRead { lead, kept, sent, is_refused, .. } = read;
         let is_authorized = self.arrival.request.headers().contains_key(AUTHORIZATION);
         let (mut confirmed, mut keeping) = (None, None);
         if let (Some(kept), Some(sent)) = (kept, sent) {
@@ -380,7 +380,7 @@ impl HeardRead {
             // The cost that the kept answer says was that of another call.
             (Some(bytes), _) => Body::whole(bytes),
             (None, keeping) => {
-                let body = keeping.into_iter().fold(body, Body::kept);
+                let body = keeping.into_iter().fold(body, Body::with_keeping);
                 settling.into_iter().fold(body, Body::settling)
             }
         };
