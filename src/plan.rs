@@ -232,6 +232,11 @@ impl Plan {
         self.limiters.iter().filter_map(LimiterPlan::former_until).chain(absent).min()
     }
 
+    /// Whether identical reads of any route wait together.
+    pub(crate) fn shares_waits(&self) -> bool {
+        self.config.routes.iter().any(|route| route.share.is_some())
+    }
+
     /// The number of requests that wait in this gateway.
     pub fn waiting(&self) -> usize {
         self.waiting.all()

@@ -1,6 +1,6 @@
 //! The proxy in another program's axum router, in-process, with a real upstream and the limiters of a configuration.
 
-use crate::support::Upstream;
+use crate::support::{Reply, Upstream, closed, eventually};
 use axum::{Router, body::Body, routing::get};
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
@@ -74,4 +74,44 @@ async fn the_proxy_does_not_raise_the_limit_of_open_files() {
     let after = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, before).expect("the limit as it was");
     assert_eq!(after.current, lower);
+}
+
+/// A server drops the future of a request whose client leaves. The call is made for the others, at its place in the line.
+#[tokio::test]
+async fn a_dropped_read_keeps_its_place_for_those_that_wait_with_it() {
+    let gate = closed();
+    let behind = gate.clone();
+    let upstream = Upstream::start(move |call| match call.target.as_str() {
+        "/first" => Reply::ok().behind(&behind),
+        _ => Reply::ok(),
+    })
+    .await;
+    let text = format!(
+        "upstream: {}\nlimiters: {{ one: {{ algorithm: concurrency, max: 1 }} }}\n\
+         routes: [{{ suffix: \"*\", max_wait: 120s, share: on, limiters: [one] }}]\n",
+        upstream.url()
+    );
+    let config = Config::parse(&text, "test", Path::new("."), &|_| None).expect("a configuration");
+    let program = Router::new().fallback_service(Proxy::open(config).await.expect("a proxy"));
+    let begin = async |path: &'static str| {
+        let program = program.clone();
+        let task = tokio::spawn(async move { get_from(&program, path).await.0 });
+        // One thread and a store in memory: each step of the task is done by then.
+        for _ in 0..200 {
+            tokio::task::yield_now().await;
+        }
+        task
+    };
+    let first = begin("/first").await;
+    eventually("the first call", async || (upstream.calls().len() == 1).then_some(())).await;
+    let (leader, other, follower) =
+        (begin("/same").await, begin("/other").await, begin("/same").await);
+    leader.abort();
+    assert!(leader.await.is_err());
+    gate.add_permits(1);
+    for task in [first, other, follower] {
+        assert_eq!(task.await.expect("an answer"), StatusCode::OK);
+    }
+    let targets: Vec<_> = upstream.calls().iter().map(|call| call.target.clone()).collect();
+    assert_eq!(targets, ["/first", "/same", "/other"]);
 }
