@@ -76,6 +76,13 @@ async fn the_proxy_does_not_raise_the_limit_of_open_files() {
     assert_eq!(after.current, lower);
 }
 
+/// Lets the other tasks run until they wait: there is one thread, and a store in memory answers at once.
+async fn run_others() {
+    for _ in 0..200 {
+        tokio::task::yield_now().await;
+    }
+}
+
 /// A server drops the future of a request whose client leaves. The call is made for the others, at its place in the line.
 #[tokio::test]
 async fn a_dropped_read_keeps_its_place_for_those_that_wait_with_it() {
@@ -93,19 +100,18 @@ async fn a_dropped_read_keeps_its_place_for_those_that_wait_with_it() {
     );
     let config = Config::parse(&text, "test", Path::new("."), &|_| None).expect("a configuration");
     let program = Router::new().fallback_service(Proxy::open(config).await.expect("a proxy"));
-    let begin = async |path: &'static str| {
+    let begin = |path: &'static str| {
         let program = program.clone();
-        let task = tokio::spawn(async move { get_from(&program, path).await.0 });
-        // One thread and a store in memory: each step of the task is done by then.
-        for _ in 0..200 {
-            tokio::task::yield_now().await;
-        }
-        task
+        tokio::spawn(async move { get_from(&program, path).await.0 })
     };
-    let first = begin("/first").await;
+    let first = begin("/first");
     eventually("the first call", async || (upstream.calls().len() == 1).then_some(())).await;
-    let (leader, other, follower) =
-        (begin("/same").await, begin("/other").await, begin("/same").await);
+    let leader = begin("/same");
+    run_others().await;
+    let other = begin("/other");
+    run_others().await;
+    let follower = begin("/same");
+    run_others().await;
     leader.abort();
     assert!(leader.await.is_err());
     gate.add_permits(1);
