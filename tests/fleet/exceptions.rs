@@ -114,22 +114,21 @@ pub(crate) fn end_differs(history: &History) -> Micros {
 }
 
 /// How many permits are used after an answer that says what remains. Other gateways have had answers at the same moment, and which
-/// of them is the newest cannot be known. The unused permits of calls that were under way come back: the answer has counted what
-/// they used.
+/// of them is the newest cannot be known. Nor does an answer know of the calls of other gateways that were under way, or of
+/// the permits that these give back.
 pub(crate) fn known_remainder(history: &History, record: &Record, told: &SeenReport) -> i64 {
     let SeenReport { at, left } = told;
     let beside = record
         .reports
         .iter()
         .filter(|other| (*at..at + KNOWN).contains(&other.at) && other.left.until == left.until);
-    let unused = record.seen.iter().filter_map(|seen| {
+    let under_way = record.seen.iter().filter_map(|seen| {
         let (sent, _) = seen.sent.filter(|(sent, _)| *sent < at + KNOWN)?;
         let is_over = seen.ended.as_ref().is_some_and(|(ended, _)| *ended <= at.max(&sent) - KNOWN);
-        let route = &history.routes[seen.route];
-        (!is_over).then(|| route.cost - route.used(seen.number))
+        (!is_over).then(|| history.routes[seen.route].cost)
     });
     let told = beside.map(|other| other.left.permits).max();
-    told.unwrap_or(left.permits) + unused.sum::<i64>()
+    told.unwrap_or(left.permits) + under_way.sum::<i64>()
 }
 
 /// For how long within a span a route is paused, with the time in which its first call after a pause comes.
