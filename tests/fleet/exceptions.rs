@@ -115,7 +115,7 @@ pub(crate) fn end_differs(history: &History) -> Micros {
 
 /// How many permits are used after an answer that says what remains. Other gateways have had answers at the same moment, and which
 /// of them is the newest cannot be known. Nor does an answer know of the calls of other gateways that were under way, or of
-/// the permits that these give back.
+/// the permits that these give back; and permits flow until each gateway has told and learned the newest one.
 pub(crate) fn known_remainder(history: &History, record: &Record, told: &SeenReport) -> i64 {
     let SeenReport { at, left } = told;
     let beside = record
@@ -128,7 +128,8 @@ pub(crate) fn known_remainder(history: &History, record: &Record, told: &SeenRep
         (!is_over).then(|| history.routes[seen.route].cost)
     });
     let told = beside.map(|other| other.left.permits).max();
-    told.unwrap_or(left.permits) + under_way.sum::<i64>()
+    let flow = history.limiters.iter().map(|it| it.count * KNOWN / it.period).max().unwrap_or(0);
+    told.unwrap_or(left.permits) + under_way.sum::<i64>() + flow
 }
 
 /// For how long within a span a route is paused, with the time in which its first call after a pause comes.
