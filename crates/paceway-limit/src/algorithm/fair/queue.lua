@@ -245,8 +245,8 @@ function M.confirm(q, id, refund)
     M.leave(q, id, own, refund)
     return nil
   end
+  if own.at - call.now > AHEAD then return own.at end
   if not own.called then
-    if own.at - call.now > AHEAD then return own.at end
     local at = yields(q, id, own, refund)
     if at then return at end
     turns.serve(q, id, own)
@@ -255,7 +255,16 @@ function M.confirm(q, id, refund)
   return own.at, own.grants
 end
 
--- Whether the slot of a request comes. Twin of queue/displaced.rs, as the next two are.
+-- Gives a request whose turn has come the next slot after `before` that it can have. Twin of queue/displaced.rs, as the next three are.
+local function keep_turn(q, id, it, before)
+  local walk = M.walk(q, max(before, call.now) + 1, it.at - 1, true)
+  for _ = 1, MOST_MOVED do
+    local _, other = walk()
+    local chain = other and not other.called and other.like == it.like and M.chain(q, other.at, it.like, it.at, { id })
+    if chain then return M.give(q, id, shift(q, chain, { at = it.at, grants = it.grants }), true) end
+  end
+end
+
 function M.is_due(q, it) return it.at - call.now <= AHEAD and it.at >= q.closed end
 
 function M.displace(q, id, it, chain, slot)
@@ -263,6 +272,7 @@ function M.displace(q, id, it, chain, slot)
   -- It learns its new slot from the answer.
   M.give(q, id, chain and shift(q, chain, slot) or slot, true)
   if it.at > before then q.room = 1 end
+  if it.at > before and it.called then keep_turn(q, id, it, before) end
 end
 
 function M.dismiss(q, id, it)

@@ -284,10 +284,11 @@ impl Queue {
             self.leave(now, number, effects);
             return Confirmed::Gone;
         }
+        // A floor may have given one that was called a later slot.
+        if at - now > AHEAD {
+            return Confirmed::Waits(at);
+        }
         if !own.is_called {
-            if at - now > AHEAD {
-                return Confirmed::Waits(at);
-            }
             if let Some(at) = self.yields(now, number, effects) {
                 return Confirmed::Waits(at);
             }

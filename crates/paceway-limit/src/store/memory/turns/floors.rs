@@ -92,7 +92,7 @@ fn decide_again(
         (chain, (at, grants)) = (moved, decide(limit - now));
     }
     match grants {
-        Some(grants) => queue.displace(place.0, &chain, Slot { at, grants }, effects),
+        Some(grants) => queue.displace(now, place.0, &chain, Slot { at, grants }, effects),
         None => queue.dismiss(place.0),
     }
 }

@@ -153,6 +153,32 @@ fn two_priorities_that_wait_leave_the_floor() {
     assert!(all as f64 >= 20.0 * 105.0 * 0.97, "{all} calls in 105 s");
 }
 
+/// A request whose turn had come lost its slot to a user, and got the one after the whole batch, which nobody exchanged with it.
+#[test]
+fn a_request_that_a_user_delays_keeps_its_turn() {
+    let mut busy = Busy::new(bucket(16, 9), Floor::Permits(2), 0);
+    let patient = 3_600 * SECOND;
+    for _ in 0..60 {
+        busy.world.ask(busy.checks(Priority::Low), patient);
+    }
+    busy.pass(T0 + SECOND);
+    let own = busy.world.ask(busy.checks(Priority::Normal), patient).parts[0];
+    let own = Place::of(own.grant).expect("it waits").0;
+    let firsts = busy.world.waiting.keys().map(|number| (busy.world.at(*number), *number));
+    let (at, first) = firsts.min().expect("the batch waits");
+    busy.world.now = at - AHEAD;
+    let confirm = |world: &World, number: u64| {
+        let (checks, ..) = &world.waiting[&number];
+        world.store.confirm_at(world.now, checks, Place(number))
+    };
+    confirm(&busy.world, first);
+    assert_eq!(busy.world.at(own), at, "the slot is its turn");
+    while busy.world.ask(busy.checks(Priority::High), 0).admitted {}
+    let decision = confirm(&busy.world, own);
+    assert!(decision.wait > AHEAD, "it is not sent below the floor");
+    assert!(decision.wait < SECOND / 4, "it waits {} µs", decision.wait);
+}
+
 #[derive(Debug, Clone)]
 enum Event {
     /// A request of a priority comes, with a cost and a budget.
