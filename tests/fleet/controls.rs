@@ -7,8 +7,12 @@ use crate::{
     store::Server,
 };
 use paceway::{
-    algorithm::{MAX_BUDGET, reserve::Part},
-    store::{Beat, Check, Entry, Heartbeat, Pause, Reply, memory::MemoryStore},
+    algorithm::{
+        MAX_BUDGET, Rule,
+        fair::{Floors, Priority},
+        reserve::Part,
+    },
+    store::{Beat, Check, Checks, Entry, Heartbeat, Pause, Reply, memory::MemoryStore},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -69,10 +73,18 @@ pub(crate) enum Defect {
     KeptRatesFall,
     /// Each permit that comes back takes the store a ms, so that it is late when many do at once.
     RefundsTakeLong,
+    /// Requests of low priority are normal ones.
+    PrioritiesAreIgnored,
+    /// All tenants have one weight.
+    WeightsAreIgnored,
+    /// Limiters keep no permits back.
+    FloorsAreIgnored,
+    /// All keys have the rate of the one that came first.
+    KeysHaveOneRate,
 }
 
 impl Defect {
-    pub(crate) const ALL: [Self; 26] = [
+    pub(crate) const ALL: [Self; 30] = [
         Self::LateBeatsAreDropped,
         Self::NobodyElseLives,
         Self::AbsentOnesHaveNoShare,
@@ -99,6 +111,10 @@ impl Defect {
         Self::LoweredOnesKeepAll,
         Self::KeptRatesFall,
         Self::RefundsTakeLong,
+        Self::PrioritiesAreIgnored,
+        Self::WeightsAreIgnored,
+        Self::FloorsAreIgnored,
+        Self::KeysHaveOneRate,
     ];
 
     /// The weather of the histories in which this defect shows, so that few histories find it.
@@ -125,6 +141,10 @@ impl Defect {
             | Self::LoweredOnesKeepAll
             | Self::KeptRatesFall
             | Self::RefundsTakeLong
+            | Self::PrioritiesAreIgnored
+            | Self::WeightsAreIgnored
+            | Self::FloorsAreIgnored
+            | Self::KeysHaveOneRate
             | Self::StatesEndSoon => Weather::Calm,
             _ => Weather::Rough,
         }
@@ -145,6 +165,10 @@ impl Defect {
             | Self::LoweredOnesKeepAll
             | Self::KeptRatesFall
             | Self::RefundsTakeLong => Scene::Quota,
+            Self::PrioritiesAreIgnored | Self::WeightsAreIgnored | Self::FloorsAreIgnored => {
+                Scene::Turns
+            }
+            Self::KeysHaveOneRate => Scene::KeyRates,
             _ => Scene::Plain,
         }
     }
@@ -223,6 +247,16 @@ pub(crate) fn run(
         Some(Defect::LoweredOnesKeepAll) => {
             entries.iter().flat_map(|entry| keep_all(server, at, entry)).collect()
         }
+        Some(
+            defect @ (Defect::PrioritiesAreIgnored
+            | Defect::WeightsAreIgnored
+            | Defect::FloorsAreIgnored
+            | Defect::KeysHaveOneRate),
+        ) => {
+            let first = *server.first_rule.get_or_insert(entries[0].checks()[0].algorithm);
+            let changed = entries.iter().map(|entry| otherwise(defect, first, entry.clone()));
+            server.run(at, &Arc::new(changed.collect()))
+        }
         Some(Defect::StatesEndSoon) if at % 7 == 0 => {
             let check = entries[0].checks()[0].clone();
             server.run(at, &Arc::new(vec![Entry::Forget { check }]));
@@ -237,6 +271,36 @@ pub(crate) fn run(
             entries.iter().flat_map(one).collect()
         }
         _ => server.run(at, entries),
+    }
+}
+
+/// The same entry with the checks of a defect; `first` is the rule of the first one of all.
+fn otherwise(defect: Defect, first: Rule, entry: Entry) -> Entry {
+    let change = |check: &Check| {
+        let mut check = check.clone();
+        match (defect, &mut check.turn) {
+            (Defect::PrioritiesAreIgnored, Some(turn)) => {
+                turn.priority = turn.priority.min(Priority::Normal);
+            }
+            (Defect::WeightsAreIgnored, Some(turn)) => turn.weight = 1,
+            (Defect::FloorsAreIgnored, _) => check.floors = Floors::default(),
+            (Defect::KeysHaveOneRate, _) => check.algorithm = first,
+            _ => {}
+        }
+        check
+    };
+    let all = |checks: Checks| checks.iter().map(change).collect();
+    match entry {
+        Entry::Reserve { checks, budget, ticket } => {
+            Entry::Reserve { checks: all(checks), budget, ticket }
+        }
+        Entry::MoveUp { checks, budget, parts } => {
+            Entry::MoveUp { checks: all(checks), budget, parts }
+        }
+        Entry::Confirm { checks, place } => Entry::Confirm { checks: all(checks), place },
+        Entry::Leave { checks, place } => Entry::Leave { checks: all(checks), place },
+        Entry::Refund { check, grant } => Entry::Refund { check: change(&check), grant },
+        other => other,
     }
 }
 

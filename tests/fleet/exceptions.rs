@@ -62,7 +62,10 @@ pub(crate) fn lateness(history: &History, seen: &Seen, at: Micros, source: Sourc
     };
     let has_openings =
         !is_calm || history.routes.iter().any(|it| gives_back(it) || has_both_kinds(it));
+    let turns = history.turns.is_some();
     let moves = match (has_openings, has_no_answer) {
+        // A slot that comes soon may pass while the store confirms it, or gives it to another request.
+        _ if turns => SLACK + 2 * way,
         (false, _) => 0,
         (true, false) => 4 * way,
         (true, true) => 2 * longest_timeout(history),

@@ -3,7 +3,7 @@
 
 use crate::{
     controls::{Defect, TIMEOUT},
-    history::{History, MS, Micros, Route},
+    history::{Asker, History, MS, Micros, Route},
     network::Network,
     upstream::{End, Left, SeenRefusal, Upstream},
 };
@@ -61,6 +61,9 @@ struct Call<'a> {
     until: Instant,
     /// The instant of the permits that it has, as the gateway knows it and as it can be.
     granted: Option<(Instant, (Micros, Micros))>,
+    /// The store has granted a slot which can still be exchanged.
+    has_turn: bool,
+    takes_turns: bool,
     sends_late: bool,
 }
 
@@ -142,20 +145,17 @@ impl Process {
 
 /// The checks of all limiters with a single state, whose levels a gateway looks at.
 fn looked(history: &History) -> Vec<Check> {
-    let routes = history.routes.iter().filter(|route| route.keys == 1);
-    routes
-        .flat_map(|route| {
-            route
-                .limiters
-                .iter()
-                .map(|limiter| Check { cost: 1, ..history.check(route, *limiter, 0) })
-        })
-        .collect()
+    let routes = (0..history.routes.len()).filter(|route| history.routes[*route].keys == 1);
+    let checks = routes.flat_map(|route| {
+        checks(history, Asker { route, ..Asker::default() }).iter().cloned().collect::<Vec<_>>()
+    });
+    checks.map(|check| Check { cost: 1, turn: None, ..check }).collect()
 }
 
-/// The checks of a request of `route` with `key`.
-pub(crate) fn checks(history: &History, route: &Route, key: i64) -> Checks {
-    route.limiters.iter().map(|limiter| history.check(route, *limiter, key)).collect()
+/// The checks of a request.
+pub(crate) fn checks(history: &History, asker: Asker) -> Checks {
+    let limiters = &history.routes[asker.route].limiters;
+    limiters.iter().map(|limiter| history.check(asker, *limiter)).collect()
 }
 
 /// Tells the store what remains of the upstream's quota. No request waits for that.
@@ -178,8 +178,10 @@ impl Request {
     ) {
         network.awake(self.gateway).await;
         let route = &history.routes[self.route];
-        let checks = checks(&history, route, self.key);
-        let mut told = upstream.arrives(&self, network.now());
+        let Self { route: of, key, number, .. } = self;
+        let came = network.now();
+        let checks = checks(&history, Asker { route: of, key, number, came });
+        let mut told = upstream.arrives(&self, came);
         let admitted = self.admitted(route, &network, &store, &checks);
         let admitted = match self.leaves_after {
             Some(patience) => timeout(patience, admitted).await.unwrap_or(Err(End::Left)),
@@ -250,12 +252,16 @@ impl Request {
             budget,
             until: Instant::now() + budget,
             granted: None,
+            has_turn: false,
+            takes_turns: checks.iter().any(|check| check.turn.is_some()),
             sends_late: network.world.lock().defect == Some(Defect::LateSlotsAreSent),
         };
         let paced = limit::pace(store, checks, &mut call, &mut Awake { network, gateway }).await;
         let (reservation, ()) = paced?;
-        let (_, granted) = call.granted.expect("it has a reservation");
-        Ok((reservation, granted))
+        let (at, granted) = call.granted.expect("it has a reservation");
+        // A slot may have passed before the store confirmed it.
+        let ahead = if call.has_turn { limit::micros(at - reservation.at) } else { 0 };
+        Ok((reservation, (granted.0 - ahead, granted.1 - ahead)))
     }
 }
 
@@ -273,6 +279,7 @@ impl Caller for Call<'_> {
         if self.granted.is_none_or(|(at, _)| at != reservation.at) {
             self.moved(reservation);
         }
+        self.has_turn = self.takes_turns && reservation.source == Source::Shared;
     }
 
     fn queued(&mut self, _: &Waiter) {
@@ -288,6 +295,11 @@ impl Caller for Call<'_> {
     }
 
     fn waits(&mut self, _: usize, time: Option<Duration>) -> Result<(), End> {
+        // The store may have said just now that the slot is another one, also a later one.
+        if let Some(wait) = time.filter(|_| self.has_turn) {
+            let granted = self.network.granted_by(Source::Shared, self.line, wait);
+            self.granted = Some((Instant::now() + wait, granted));
+        }
         match time.is_some_and(|time| time > self.budget) {
             true => Err(End::InVain),
             false => Ok(()),

@@ -1,10 +1,12 @@
 //! The events of a history and its fleet, all drawn from one seed before it begins. Runs nothing.
 
 mod fault;
+mod key_rates;
 mod limiter;
 mod quota;
 mod scene;
 mod throttle;
+mod turns;
 
 use crate::exceptions::answer_after;
 use fastrand::Rng;
@@ -15,11 +17,13 @@ use paceway::{
 use std::{fmt, ops::RangeInclusive};
 
 pub(crate) use fault::{Fault, What};
+pub(crate) use key_rates::KeyRate;
 pub(crate) use limiter::Limiter;
 pub(crate) use paceway::algorithm::Micros;
 pub(crate) use quota::Quota;
 pub(crate) use scene::Scene;
 pub(crate) use throttle::UpstreamThrottle;
+pub(crate) use turns::Turns;
 
 pub(crate) const MS: Micros = 1000;
 pub(crate) const SECOND: Micros = 1_000_000;
@@ -60,6 +64,10 @@ pub(crate) struct History {
     pub(crate) throttles: Vec<UpstreamThrottle>,
     /// The quota that the upstream counts by itself.
     pub(crate) quota: Option<Quota>,
+    /// The order of the requests that wait, if it is not first come, first served.
+    pub(crate) turns: Option<Turns>,
+    /// The rates of the keys of the first limiter, if they have rates of their own.
+    pub(crate) key_rates: Vec<KeyRate>,
     /// The further limits and events that the history has.
     pub(crate) scene: Scene,
     /// The time during which requests arrive; afterwards the history only waits for its last ones.
@@ -77,6 +85,15 @@ pub(crate) struct Gateway {
     pub(crate) lost: u32,
     /// The instant at which the gateway starts; most start within the first 20 ms.
     pub(crate) start: Micros,
+}
+
+/// A request as its gateway tells it to the limiters.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Asker {
+    pub(crate) route: usize,
+    pub(crate) key: i64,
+    pub(crate) number: usize,
+    pub(crate) came: Micros,
 }
 
 /// A kind of requests, which need the same limiters and have the same budget.
@@ -166,6 +183,8 @@ impl History {
             faults,
             throttles,
             quota: None,
+            turns: None,
+            key_rates: Vec::new(),
             scene,
             load,
         };
@@ -195,7 +214,9 @@ impl History {
 
     pub(crate) fn end(&self) -> Micros {
         let faults = self.load.max(self.healed()).max(self.missed()) + SETTLE;
-        faults.max(self.last_answer())
+        // The slots of a gateway that dies pass unused for a while.
+        let turns = if self.turns.is_some() { self.healed() + micros(GONE) } else { 0 };
+        faults.max(self.last_answer()).max(turns)
     }
 
     /// By then the last request has its answer. It may wait for its whole budget, which is longer than [`SETTLE`] in some scenes
@@ -216,9 +237,18 @@ impl History {
         missed.map(|loss| loss.end() + micros(GONE)).max().unwrap_or(0)
     }
 
-    /// Makes the check that a request of `route` sends to the store for one limiter and key.
-    pub(crate) fn check(&self, route: &Route, limiter: usize, key: i64) -> Check {
-        let Limiter { rule, on_failure, .. } = self.limiters[limiter];
+    /// The limiter as a request of this key has it that comes at `came`.
+    pub(crate) fn limiter(&self, number: usize, key: i64, came: Micros) -> &Limiter {
+        let rate = usize::try_from(key).ok().and_then(|key| self.key_rates.get(key));
+        rate.map_or(&self.limiters[number], |rate| rate.at(came))
+    }
+
+    /// Makes the check that a request sends to the store for one limiter.
+    pub(crate) fn check(&self, asker: Asker, limiter: usize) -> Check {
+        let Asker { route, key, number, came } = asker;
+        let Limiter { rule, on_failure, .. } = *self.limiter(limiter, key, came);
+        let order = self.turns.as_ref();
+        let route = &self.routes[route];
         // A gateway knows the routes of its own configuration.
         let is_known = |other: &&Route| self.scene != Scene::Files || std::ptr::eq(*other, route);
         let users = self.routes.iter().filter(|route| route.limiters.contains(&limiter));
@@ -232,6 +262,12 @@ impl History {
             .with_cost(own)
             .with_horizon(rule.horizon(wait, cost))
             .with_on_failure(on_failure);
+        let check = match order {
+            Some(turns) => {
+                check.with_turn(turns.turn(asker.route, number)).with_floors(turns.floors)
+            }
+            None => check,
+        };
         if self.has_blocks { check.with_blocks() } else { check }
     }
 }
@@ -330,6 +366,12 @@ impl fmt::Display for History {
             if let Some(ended) = ended {
                 writeln!(f, "  {:>5} ms: it does no longer, and an operator knows", ended / MS)?;
             }
+        }
+        if let Some(turns) = &self.turns {
+            writeln!(f, "  {turns:?}")?;
+        }
+        for (key, rate) in self.key_rates.iter().enumerate() {
+            writeln!(f, "  key {key}: {rate:?}")?;
         }
         if let Some(quota) = &self.quota {
             writeln!(f, "  the upstream counts: {quota:?}")?;

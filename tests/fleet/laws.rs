@@ -1,7 +1,9 @@
 //! The laws that hold for every history, judged by the calls that the upstream and the callers saw. Each exception from
 //! a law is a function in `exceptions.rs`, with its formula and its reason.
 
+mod key_rates;
 mod quota;
+mod turns;
 
 use crate::{
     exceptions::{
@@ -29,7 +31,7 @@ type Verdict = Result<(), Broken>;
 /// Checks a history against all laws, and returns the first one that it breaks.
 pub(crate) fn judge(history: &History, record: &Record) -> Verdict {
     for limiter in 0..history.limiters.len() {
-        for key in 0..2 {
+        for key in 0..3 {
             never_too_many(history, record, limiter, key)?;
         }
     }
@@ -42,6 +44,8 @@ pub(crate) fn judge(history: &History, record: &Record) -> Verdict {
     debts_are_paid(history, record)?;
     the_end_of_a_pause_wakes(history, record)?;
     quota::is_kept_and_used(history, record)?;
+    turns::are_taken(history, record)?;
+    key_rates::are_kept_and_used(history, record)?;
     for seen in &record.seen {
         the_store_decides(history, seen)?;
         nobody_waits_in_vain(history, seen)?;
@@ -80,6 +84,10 @@ fn calls<'r>(
 /// Law 1, for each limiter over all gateways, by the instants that were granted. [`never_early_nor_late`] bounds how
 /// far the arrivals at the upstream may differ from these.
 fn never_too_many(history: &History, record: &Record, number: usize, key: i64) -> Verdict {
+    if !history.key_rates.is_empty() {
+        // Its own law is stricter.
+        return Ok(());
+    }
     let limiter = &history.limiters[number];
     if limiter.rule.lease().is_some() {
         return never_too_many_places(history, record, number, key);

@@ -3,7 +3,7 @@
 //! every one.
 //!
 //! `FLEET_SEED=7 cargo test --test fleet every_law` shows one history in full. `FLEET_HISTORIES=100000` sets how many
-//! are tried.
+//! are tried, and `FLEET_SCENE=Turns` in which scene.
 
 #![allow(
     clippy::print_stdout,
@@ -17,6 +17,7 @@ mod history;
 mod laws;
 mod network;
 mod run;
+mod steps;
 mod store;
 mod upstream;
 
@@ -32,6 +33,8 @@ use std::{
 
 /// The number of histories that are tried, unless the variable `FLEET_HISTORIES` names another number.
 const HISTORIES: u64 = 1200;
+/// The number of histories of each scene that no seed draws by itself.
+const NAMED_HISTORIES: u64 = 60;
 const THREADS: usize = 2;
 /// Each defect must be found within this number of histories, or its law is too weak.
 const SOON: u64 = 1500;
@@ -107,10 +110,26 @@ fn told(history: &History, store: bool) -> String {
 fn draw(seed: u64) -> History {
     let name = env::var("FLEET_SCENE").ok();
     let is_named = |scene: &Scene| name.as_ref().is_some_and(|name| format!("{scene:?}") == *name);
-    match Scene::ALL.into_iter().find(is_named) {
-        Some(scene) => History::draw_in(scene.weather(Weather::of(seed)), scene, seed),
+    match Scene::ALL.into_iter().chain(Scene::NAMED).find(is_named) {
+        Some(scene) => draw_in(scene, seed),
         None => History::draw(seed),
     }
+}
+
+fn draw_in(scene: Scene, seed: u64) -> History {
+    History::draw_in(scene.weather(Weather::of(seed)), scene, seed)
+}
+
+fn panic_of(found: Found) -> ! {
+    let seed = found.0.seed;
+    let (history, broken) = shrunk(found);
+    panic!(
+        "{}\n\nFLEET_SEED={seed} FLEET_SCENE={:?}: {} is broken: {}",
+        told(&history, false),
+        history.scene,
+        broken.law,
+        broken.how
+    );
 }
 
 #[test]
@@ -123,14 +142,16 @@ fn every_law_holds_over_every_history() {
         eprintln!("{}", told(&draw(seed), true));
     }
     if let Some(found) = search(seeds, draw, None) {
-        let seed = found.0.seed;
-        let (history, broken) = shrunk(found);
-        panic!(
-            "{}\n\nFLEET_SEED={seed}: {} is broken: {}",
-            told(&history, false),
-            broken.law,
-            broken.how
-        );
+        panic_of(found);
+    }
+}
+
+#[test]
+fn every_law_holds_over_turns_and_rates_by_key() {
+    for scene in Scene::NAMED {
+        if let Some(found) = search(0..NAMED_HISTORIES, |seed| draw_in(scene, seed), None) {
+            panic_of(found);
+        }
     }
 }
 

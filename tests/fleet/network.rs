@@ -253,12 +253,17 @@ impl Network {
 
     /// The earliest and the latest instant that a decision, received just now on `line`, can have granted.
     pub(crate) fn granted(&self, line: usize, slot: &Reservation) -> (Micros, Micros) {
-        let (now, wait) = (self.now(), limit::micros(slot.wait));
-        let (heard, first, last) = self.world.lock().links[line].heard;
+        let (first, last) = self.granted_by(slot.source, line, slot.wait);
         // A block that came earlier may have served the request, now.
-        let is_served = wait == 0 && matches!(slot.checks(), [check] if check.blocks);
-        let last = if is_served { now } else { last };
-        match slot.source {
+        let is_served = slot.wait.is_zero() && matches!(slot.checks(), [check] if check.blocks);
+        (first, if is_served { self.now() } else { last })
+    }
+
+    /// The same for a decision that says how long to wait.
+    pub(crate) fn granted_by(&self, by: Source, line: usize, wait: Duration) -> (Micros, Micros) {
+        let (now, wait) = (self.now(), limit::micros(wait));
+        let (heard, first, last) = self.world.lock().links[line].heard;
+        match by {
             Source::Shared if now - heard <= MS => (first + wait, last + wait),
             _ => (now + wait, now + wait),
         }

@@ -3,14 +3,15 @@
 use crate::{
     controls::Defect,
     gateway::{Process, Request, checks},
-    history::{Fault, History, MS, Micros, Route, SECOND, UpstreamThrottle, What},
+    history::{Asker, Fault, History, MS, Micros, Route, SECOND, UpstreamThrottle, What},
     network::Network,
+    steps::Steps,
     upstream::{Seen, SeenRefusal, SeenReport, Upstream},
 };
 use fastrand::Rng;
 use paceway::{
     limit::{self, Admission},
-    store::{Source, Store, StoreAdmin},
+    store::{Checks, Source, Store, StoreAdmin},
 };
 use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
@@ -49,6 +50,7 @@ struct Fleet {
     network: Network,
     upstream: Arc<Upstream>,
     processes: Processes,
+    steps: Steps,
 }
 
 /// Runs `history`; with `tells`, the record has lines about the store.
@@ -70,6 +72,7 @@ impl Fleet {
             network,
             upstream: Arc::default(),
             processes: Arc::new(Mutex::new(processes)),
+            steps: Steps::default(),
         }
     }
 
@@ -91,7 +94,12 @@ impl Fleet {
         for fault in self.history.faults.clone() {
             tokio::spawn(self.clone().suffer(fault));
         }
-        self.network.until(self.history.end()).await;
+        tokio::select! {
+            () = self.network.until(self.history.end()) => {}
+            () = self.steps.too_many() => {
+                panic!("seed {}, {:?}: it never leaves an instant", self.history.seed, self.history.scene)
+            }
+        }
         let mut left_over = self.tasks_left();
         left_over.extend(self.epilogue().await);
         let mut seen = self.upstream.seen.lock().clone();
@@ -153,7 +161,8 @@ impl Fleet {
                 line,
             };
             let Self { history, network, upstream, .. } = self.clone();
-            let task = tokio::spawn(request.go(history, network, upstream, store));
+            let task =
+                tokio::spawn(self.steps.count(request.go(history, network, upstream, store)));
             process.requests.push(task.abort_handle());
         }
     }
@@ -220,7 +229,7 @@ impl Fleet {
             .lock()
             .iter()
             .find_map(|(process, _)| process.as_ref().map(|process| process.keeper.clone()));
-        for check in checks(&self.history, &self.history.routes[throttle.route], 0).iter() {
+        for check in self.checks(throttle.route).iter() {
             let Some(keeper) = &keeper else { return };
             keeper.forget(check).get().await.expect("the store answers");
         }
@@ -230,6 +239,12 @@ impl Fleet {
         let mut process = self.processes.lock()[gateway].0.take()?;
         process.end();
         Some(process)
+    }
+
+    /// The checks of the first key, as a request of `route` has them that comes now.
+    fn checks(&self, route: usize) -> Checks {
+        let came = self.network.now();
+        checks(&self.history, Asker { route, came, ..Asker::default() })
     }
 
     /// Finds tasks in addition to those that a gateway has as long as it lives.
@@ -255,9 +270,8 @@ impl Fleet {
                 .collect()
         };
         for (number, store) in &stores {
-            for route in &self.history.routes {
-                let asked =
-                    limit::ask(store, &checks(&self.history, route, 0), Duration::ZERO).await;
+            for route in 0..self.history.routes.len() {
+                let asked = limit::ask(store, &self.checks(route), Duration::ZERO).await;
                 let source = match &asked {
                     Ok(Admission::Granted(slot)) => Some(slot.source),
                     Ok(Admission::Queued(place)) => Some(place.source),
@@ -281,7 +295,7 @@ impl Fleet {
     /// A lone caller that is refused passes when it comes back after the time that the refusal named; all concurrency
     /// permits are free.
     async fn come_back(&self, store: &Arc<dyn Store>, route: usize) -> Option<String> {
-        let checks = checks(&self.history, &self.history.routes[route], 0);
+        let checks = self.checks(route);
         let zero = Duration::ZERO;
         let fewest = checks.iter().map(|check| check.algorithm.limit() / check.cost).min()?;
         // All ask at the same time: between two calls of a distant store permits would flow in.
@@ -302,7 +316,9 @@ impl Fleet {
             return Some(format!("route {route}: no caller is refused"));
         };
         if checks[refused.bound_by].is_lease() {
-            let most = checks[refused.bound_by].algorithm.limit();
+            let bound = &checks[refused.bound_by];
+            let most = bound.algorithm.limit();
+            let most = most - bound.floor().min(most - 1);
             let free = i64::try_from(held.len()).expect("few");
             return (free != most)
                 .then(|| format!("route {route}: {free} places are free, of {most}"));

@@ -3,7 +3,7 @@
 
 use crate::history::Micros;
 use paceway::{
-    algorithm::Level,
+    algorithm::{Level, Rule},
     limit::micros,
     store::{
         ABSENT, Beat, Check, Entry, GONE, Heartbeat, Pause, PauseVersion, Reply, Store as _,
@@ -31,6 +31,8 @@ pub(crate) struct Server {
     ahead: Micros,
     /// Whether the store hides its losses, so that no gateway notices them: a defect of `controls.rs`.
     pub(crate) hides_losses: bool,
+    /// The rule of the first request: a defect of `controls.rs` has it for all.
+    pub(crate) first_rule: Option<Rule>,
     /// The instants at which it lost states.
     pub(crate) losses: Vec<Micros>,
 }
@@ -56,6 +58,7 @@ impl Default for Server {
             office,
             ahead: 0,
             hides_losses: false,
+            first_rule: None,
             losses: Vec::new(),
         }
     }

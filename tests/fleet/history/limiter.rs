@@ -56,6 +56,13 @@ impl Limiter {
         Self { rule, count, period, on_failure: OnFailure::Share { period } }
     }
 
+    /// The same limiter with `count` permits in its period.
+    pub(super) fn with_count(&self, count: i64) -> Self {
+        let rule = self.rule.as_rate().expect("a rate");
+        let rule = rule.with_rate(count, self.period, self.rule.margin()).expect("a usual rate");
+        Self { rule: rule.into(), count, ..self.clone() }
+    }
+
     /// Makes a token bucket six times as fast, with a burst that one call can ask for.
     pub(super) fn quicken(&mut self) {
         if let Rule::Rate(Algorithm::TokenBucket(_)) = self.rule {

@@ -3,7 +3,7 @@
 
 use super::{
     Fault, Gateway, History, Limiter, MS, Micros, Quota, Route, SECOND, UpstreamThrottle, Weather,
-    What, choice,
+    What, choice, key_rates, turns,
 };
 use fastrand::Rng;
 
@@ -29,6 +29,10 @@ pub(crate) enum Scene {
     Long,
     /// The upstream has a lower quota than the limiter, while requests wait and leave, and calls use less than they reserve.
     Quota,
+    /// The requests of a limiter take turns: tenants with weights, priorities, and floors.
+    Turns,
+    /// The keys of a limiter have rates of their own, which may change.
+    KeyRates,
 }
 
 // === impl Scene ===
@@ -45,6 +49,8 @@ impl Scene {
         Self::Long,
         Self::Quota,
     ];
+    /// The scenes that no seed draws by itself, so that those which were found stay what they were.
+    pub(crate) const NAMED: [Self; 2] = [Self::Turns, Self::KeyRates];
 
     pub(super) fn of(seed: u64) -> Self {
         match seed / 12 % 7 == 1 {
@@ -61,7 +67,11 @@ impl Scene {
 
     /// The weather of a history that would have had another one.
     pub(crate) fn weather(self, other: Weather) -> Weather {
-        if matches!(self, Self::Plain | Self::Lists) { other } else { Weather::Calm }
+        match self {
+            Self::Plain | Self::Lists => other,
+            Self::Turns if other == Weather::Rough => other,
+            _ => Weather::Calm,
+        }
     }
 }
 
@@ -78,6 +88,8 @@ pub(super) fn arrange(history: &mut History) {
         Scene::Freed => end_a_pause(history, &mut rng),
         Scene::Long => pause_a_long_period(history, &mut rng),
         Scene::Quota => have_a_quota(history, &mut rng),
+        Scene::Turns => turns::take_turns(history, &mut rng),
+        Scene::KeyRates => key_rates::rate_by_key(history, &mut rng),
     }
 }
 
@@ -194,7 +206,7 @@ fn configure_each(history: &mut History, rng: &mut Rng) {
 const LONG: Micros = 20 * SECOND;
 
 /// A limiter whose permits are counted over time.
-fn draw_rate(rng: &mut Rng) -> Limiter {
+pub(super) fn draw_rate(rng: &mut Rng) -> Limiter {
     loop {
         let limiter = Limiter::draw(rng);
         if limiter.rule.lease().is_none() {
@@ -204,7 +216,7 @@ fn draw_rate(rng: &mut Rng) -> Limiter {
 }
 
 /// A route in which requests always wait: for each two that its limiter allows three come.
-fn saturated(limiter: &Limiter, limiters: Vec<usize>) -> Route {
+pub(super) fn saturated(limiter: &Limiter, limiters: Vec<usize>) -> Route {
     Route {
         limiters,
         keys: 1,
