@@ -13,9 +13,9 @@ const MATCHED_FLAGS: usize = 0;
 /// Functions of more than `LONGEST` lines that are no tables.
 const LONG_FUNCTIONS: usize = 1;
 /// Lines of Rust in `src` and `crates` without tests.
-const RUST_LINES: usize = 91_151;
+const RUST_LINES: usize = 91_182;
 /// Lines of Lua in `crates`.
-const LUA_LINES: usize = 5_055;
+const LUA_LINES: usize = 5_065;
 
 /// The most lines of a function.
 const LONGEST: usize = 60;
