@@ -9,7 +9,10 @@ mod waits;
 
 pub use identity::{Fingerprint, Identity};
 pub use kept::{Keeping, KeptAnswer, KeptAnswers};
-pub use rules::{CONDITIONS, Variant, has_condition, is_plain_read, may_be_kept, may_be_shared};
+pub use rules::{
+    CONDITIONS, Variant, has_condition, is_of_the_gateway, is_plain_read, may_be_kept,
+    may_be_shared, varies_by_the_gateway,
+};
 pub use waits::{
     Follower, GroupPhase, Joined, Lead, MOST_SHARED, SharedAnswer, SharedWaits, SlotKnown,
 };

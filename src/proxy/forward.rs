@@ -159,8 +159,7 @@ impl<'a> Exchange<'a> {
         if let Some(read) = &mut outgoing.read {
             let upstream = &self.proxy.0.plan.config.upstreams[routed.policy.upstream];
             let names_host = self.client.forward.is_some() || upstream.preserve_host;
-            let scope =
-                ReadScope { upstream: &upstream.name, is_https: target.is_https(), names_host };
+            let scope = ReadScope { upstream, checks: outgoing.checks, names_host };
             read.send(scope, &mut self.arrival.request, &outgoing.extras.added);
         }
         let answered = match self.attempt(routed, outgoing, connection, answer).await {

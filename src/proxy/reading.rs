@@ -7,11 +7,13 @@ use super::{
 };
 use crate::{
     answer::Failure,
+    config::Upstream,
     limit,
     plan::{ReadPolicy, Waiting},
     reads::{
         CONDITIONS, Fingerprint, Follower, GroupPhase, Identity, Joined, Keeping, KeptAnswer,
-        KeptAnswers, Lead, SharedAnswer, has_condition, is_plain_read, may_be_kept,
+        KeptAnswers, Lead, SharedAnswer, has_condition, is_of_the_gateway, is_plain_read,
+        may_be_kept,
     },
     store::{Check, Checks},
     upstream::{
@@ -22,7 +24,7 @@ use crate::{
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, Method, Request, Response, StatusCode,
-    header::{ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, AUTHORIZATION, HOST},
+    header::{AUTHORIZATION, HOST},
 };
 use http_body::Body as _;
 use std::{
@@ -35,8 +37,10 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-/// The headers that choose the form of an answer, which is kept for each of their values.
-const CHOSEN_BY: [HeaderName; 3] = [ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE];
+/// The headers of a request as it is sent that name the call and the programs before it: no kept answer depends on them, unless
+/// its `Vary` says so.
+const NAMES_OF_THE_CALL: [&str; 7] =
+    ["baggage", "forwarded", "traceparent", "tracestate", "via", "x-forwarded-for", "x-request-id"];
 
 /// The reads that wait for the answer to a request, if it is one that others can wait for.
 #[derive(Debug, Default)]
@@ -67,9 +71,10 @@ pub(super) struct PendingRead {
 /// The API that a read is sent to.
 #[derive(Clone, Copy)]
 pub(super) struct ReadScope<'u> {
-    /// The name of the upstream. All of its addresses serve the same.
-    pub(super) upstream: &'u str,
-    pub(super) is_https: bool,
+    /// The upstream. All of its addresses serve the same.
+    pub(super) upstream: &'u Upstream,
+    /// The limiters of the request: their keys tell callers apart.
+    pub(super) checks: Option<&'u Checks>,
     /// Whether its answers depend on the `Host`, because the client has chosen that.
     pub(super) names_host: bool,
 }
@@ -201,6 +206,9 @@ impl<'a> Exchange<'a> {
         of.add_credentials(headers);
         of.add_headers(headers, by);
         of.add_headers(headers, &CONDITIONS);
+        if by.iter().any(is_of_the_gateway) {
+            of.add(self.client.ip.to_string().as_bytes());
+        }
         of.end()
     }
 
@@ -349,13 +357,17 @@ impl PendingRead {
         let (uri, headers) = (request.uri().to_string(), request.headers_mut());
         let all: HeaderMap =
             added.with(headers).map(|(name, value)| (name.clone(), value.clone())).collect();
-        let ReadScope { upstream, is_https, names_host } = scope;
-        let mut of = Fingerprint::new([upstream.as_bytes(), &[u8::from(is_https)], uri.as_bytes()]);
-        if names_host {
-            of.add_headers(&all, &[HOST]);
+        let ReadScope { upstream, checks, names_host } = scope;
+        let mut of = Fingerprint::new([upstream.name.as_bytes(), uri.as_bytes()]);
+        for target in &upstream.targets {
+            of.add(target.origin.to_string().as_bytes());
+            of.add(target.base.as_bytes());
         }
-        of.add_credentials(&all);
-        of.add_headers(&all, &CHOSEN_BY);
+        checks.into_iter().flat_map(|all| all.iter()).for_each(|it| of.add(it.key.as_bytes()));
+        let mut names: Vec<_> = all.keys().filter(|name| names_host || **name != HOST).collect();
+        names.retain(|name| !NAMES_OF_THE_CALL.contains(&name.as_str()));
+        names.sort_unstable_by_key(|name| name.as_str());
+        of.add_headers(&all, names);
         let identity = of.end();
         let confirms = kept.get(identity, &all);
         if let Some(answer) = &confirms {

@@ -56,10 +56,36 @@ impl Fingerprint {
     }
 }
 
-/// Whether the name of a header is that of a credential, such as `X-Api-Key` or `Ocp-Apim-Subscription-Key`.
+/// Parts of names by which a header may say for whom or for which method a request is, as `X-Forwarded-User`, `Stripe-Account`,
+/// `X-Amzn-Oidc-Identity` and `X-HTTP-Method-Override` do.
+const WHOSE: [&str; 14] = [
+    "account",
+    "clientcert",
+    "consumer",
+    "dpop",
+    "email",
+    "identity",
+    "impersonate",
+    "method",
+    "oidc",
+    "organization",
+    "principal",
+    "profile",
+    "tenant",
+    "userid",
+];
+
+/// Whether the name of a header is that of a credential, such as `X-Api-Key` or `Ocp-Apim-Subscription-Key`, or says for whom the
+/// request is.
 fn is_credential(name: &HeaderName) -> bool {
     let folded = fold(name.as_str().as_bytes());
-    is_secret(&folded) || folded.ends_with("key") || folded.contains("auth")
+    let is_user = folded.ends_with("user") || WHOSE.iter().any(|part| folded.contains(part));
+    let is_of_the_way = matches!(name.as_str(), "x-forwarded-proto" | "x-forwarded-host");
+    is_secret(&folded)
+        || folded.ends_with("key")
+        || folded.contains("auth")
+        || is_user
+        || is_of_the_way
 }
 
 #[cfg(test)]
@@ -86,6 +112,10 @@ mod tests {
     #[case::key(&["ab", "c"], &[("x-api-key", "1")])]
     #[case::subscription(&["ab", "c"], &[("ocp-apim-subscription-key", "1")])]
     #[case::token(&["ab", "c"], &[("private-token", "1")])]
+    #[case::user(&["ab", "c"], &[("x-forwarded-user", "1")])]
+    #[case::account(&["ab", "c"], &[("stripe-account", "1")])]
+    #[case::method(&["ab", "c"], &[("x-http-method-override", "DELETE")])]
+    #[case::scheme(&["ab", "c"], &[("x-forwarded-proto", "https")])]
     #[case::named(&["ab", "c"], &[("accept", "text/html")])]
     fn reads_that_differ_in_a_part_are_not_the_same(
         #[case] url: &[&str],

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use hashlink::LinkedHashMap;
 use http::{
     HeaderMap, Response,
-    header::{ETAG, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED},
+    header::{ETAG, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED, VARY},
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -21,6 +21,8 @@ use std::sync::Arc;
 const PARTS: usize = 8;
 /// The bytes that an entry needs besides the texts of its head and its body, roughly.
 const ENTRY: usize = 512;
+/// The most fields of a head that is kept on, as of an upstream's answer: each confirmation may add some.
+const MOST_FIELDS: usize = 100;
 /// The bytes that a field needs besides its texts, roughly.
 const FIELD: usize = 64;
 
@@ -125,12 +127,21 @@ impl KeptAnswers {
     ) -> Response<()> {
         let mut own = kept.head.clone();
         let tags = own.headers().get(ETAG).zip(confirmation.get(ETAG));
+        let varies = confirmation.get(VARY).is_some_and(|new| own.headers().get(VARY) != Some(new));
         let is_same = tags.is_none_or(|(own, new)| is_weakly_same(own.as_bytes(), new.as_bytes()));
+        // What a 304 says of another answer is not said of this one (RFC 9111 section 4.3.4).
+        if !is_same {
+            self.forget(identity);
+            return own;
+        }
         update(own.headers_mut(), confirmation);
         let mut stored = own.clone();
         remove_own(stored.headers_mut());
         let room = self.room(bytes_of(&stored, &kept.variant));
-        match room.filter(|_| is_same && !has_directive(stored.headers(), "no-store")) {
+        let may_stay = !varies
+            && stored.headers().len() <= MOST_FIELDS
+            && !has_directive(stored.headers(), "no-store");
+        match room.filter(|_| may_stay) {
             Some(share) => {
                 let (variant, body) = (kept.variant.clone(), kept.body.clone());
                 self.put(identity, KeptAnswer { head: stored, variant, body, _share: share });

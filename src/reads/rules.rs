@@ -34,6 +34,18 @@ pub fn has_condition(headers: &HeaderMap) -> bool {
     CONDITIONS.iter().any(|name| headers.contains_key(name))
 }
 
+/// Whether the gateway writes a header, so that the value that a client sent, or did not, says nothing of the one that is sent.
+pub fn is_of_the_gateway(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    name.starts_with("x-forwarded") || matches!(name, "forwarded" | "via" | "x-real-ip" | "host")
+}
+
+/// Whether `Vary` names a header that the gateway writes.
+pub fn varies_by_the_gateway(answer: &HeaderMap) -> bool {
+    let names = members(answer, &VARY).filter_map(|member| member.parse().ok());
+    names.into_iter().any(|name: HeaderName| is_of_the_gateway(&name))
+}
+
 /// Whether an answer may be given to identical requests that had waited when it was asked for. They arrived before, so that it
 /// is as fresh for them as for the first. `is_authorized` says whether they all have the same `Authorization`: without it,
 /// `private` leaves open whose answer it is.
@@ -57,7 +69,7 @@ pub fn may_be_kept(answer: &Response<()>, is_authorized: bool) -> bool {
     answer.status() == StatusCode::OK
         && !headers.contains_key(CONTENT_RANGE)
         && has_certain_end(answer)
-        && (headers.contains_key(ETAG) || has_strong_date(headers))
+        && headers.get(ETAG).map_or_else(|| has_strong_date(headers), is_entity_tag)
         && is_for_others(headers, is_authorized)
 }
 
@@ -66,6 +78,13 @@ pub fn may_be_kept(answer: &Response<()>, is_authorized: bool) -> bool {
 fn has_certain_end(answer: &Response<()>) -> bool {
     let announces = |name| answer.headers().contains_key(name);
     answer.version() == Version::HTTP_2 || announces(CONTENT_LENGTH) || announces(TRANSFER_ENCODING)
+}
+
+/// Whether a value is one entity tag: a condition with `*` would be true for ever (RFC 9110 section 8.8.3).
+fn is_entity_tag(value: &HeaderValue) -> bool {
+    let value = value.as_bytes();
+    let opaque = value.strip_prefix(b"W/").unwrap_or(value);
+    matches!(opaque, [b'"', tag @ .., b'"'] if !tag.contains(&b'"'))
 }
 
 /// Whether RFC 9111 section 3 lets a cache hand the answer to others with the same credentials.

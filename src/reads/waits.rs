@@ -1,7 +1,7 @@
 //! The identical reads that wait together: the first asks for a slot, the others get its answer, or ask for themselves. Keeps
 //! no answer for a request that comes after the call.
 
-use super::{Identity, Variant, may_be_shared};
+use super::{Identity, Variant, may_be_shared, varies_by_the_gateway};
 use crate::upstream::{KeptBuffer, KeptBytes};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, Response};
@@ -147,7 +147,9 @@ impl Lead {
     /// Takes the head of an answer to a request with the id `own_id`. False if others may not have it.
     pub fn hears(&mut self, head: &Response<()>, own_id: &[u8], is_authorized: bool) -> bool {
         let variant = Variant::of(head.headers(), &self.request);
-        let Some(variant) = variant.filter(|_| may_be_shared(head, is_authorized)) else {
+        let is_shared =
+            may_be_shared(head, is_authorized) && !varies_by_the_gateway(head.headers());
+        let Some(variant) = variant.filter(|_| is_shared) else {
             self.is_own = head.status().is_success();
             return false;
         };

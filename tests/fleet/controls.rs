@@ -218,7 +218,7 @@ pub(crate) fn run(
             replies
         }
         Some(Defect::ListsHaveStates) => {
-            server.run(at, &Arc::new(entries.iter().map(beside_the_first).collect()))
+            server.run(at, &Arc::new(entries.iter().map(name_after_the_first).collect()))
         }
         Some(Defect::SlotsAreTakenFirst) => {
             entries.iter().flat_map(|entry| take_first(server, at, entry)).collect()
@@ -341,7 +341,7 @@ fn keep_all(server: &mut Server, at: Micros, entry: &Entry) -> Vec<Reply> {
 }
 
 /// The same request, whose states have the name of its first limiter. Refunds do not find them.
-fn beside_the_first(entry: &Entry) -> Entry {
+fn name_after_the_first(entry: &Entry) -> Entry {
     let Entry::Reserve { checks, budget, ticket } = entry else { return entry.clone() };
     let first = checks[0].key.clone();
     let beside =

@@ -85,7 +85,7 @@ fn calls<'r>(
 /// far the arrivals at the upstream may differ from these.
 fn never_too_many(history: &History, record: &Record, number: usize, key: i64) -> Verdict {
     if !history.key_rates.is_empty() {
-        // Its own law is stricter.
+        // A law of that scene is stricter.
         return Ok(());
     }
     let limiter = &history.limiters[number];

@@ -9,7 +9,7 @@ use std::{
 };
 use tokio::{sync::Notify, time::Instant};
 
-/// So many steps at one instant are no work any more, but requests that hand something around.
+/// Requests that take more steps at one instant than this hand something around.
 const MOST: u64 = 200_000;
 
 /// Counts the steps of a history. Clones share the count.

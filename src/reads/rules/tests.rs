@@ -75,6 +75,18 @@ fn a_status_says_whether_it_is_a_result(
     assert_eq!((may_be_shared(&answer, false), may_be_kept(&answer, false)), (is_shared, is_kept));
 }
 
+/// `If-None-Match: *` would be true of any answer.
+#[rstest]
+#[case::strong("\"1\"", true)]
+#[case::weak("W/\"1\"", true)]
+#[case::any("*", false)]
+#[case::bare("abc", false)]
+#[case::two("\"a\"b\"", false)]
+fn an_answer_is_kept_by_an_entity_tag(#[case] tag: &'static str, #[case] is_kept: bool) {
+    let answer = answer(200, &[("etag", tag), ("content-length", "0")]);
+    assert_eq!(may_be_kept(&answer, true), is_kept);
+}
+
 #[test]
 fn a_variant_has_the_values_of_all_named_fields() {
     let vary = headers(&[("vary", "x-a, X-B"), ("vary", "x-c")]);

@@ -32,7 +32,7 @@ impl Turns {
     }
 
     /// The permits of a limiter that any of its requests leaves to others.
-    pub(crate) fn kept(&self, limiter: &Limiter) -> i64 {
+    pub(crate) fn permits_kept(&self, limiter: &Limiter) -> i64 {
         self.floors.kept_from(Priority::Low, limiter.rule.limit())
     }
 }

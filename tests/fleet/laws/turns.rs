@@ -90,7 +90,7 @@ impl Court<'_> {
         let whole = limiter.period + limiter.rule.margin();
         let spacing = match limiter.rule {
             Rule::Rate(Algorithm::SlidingWindow(_) | Algorithm::FixedWindow(_)) => {
-                whole / (limiter.count - self.turns.kept(limiter))
+                whole / (limiter.count - self.turns.permits_kept(limiter))
             }
             _ => limiter.spacing(0),
         };
@@ -152,7 +152,7 @@ impl Court<'_> {
         if floor == 0 || !matches!(limiter.rule, Rule::Rate(Algorithm::TokenBucket(_))) {
             return Ok(());
         }
-        // What flows in next is for the requests whose slots are confirmed.
+        // The next permits are for the requests whose slots are confirmed.
         let back = limiter.spacing(0) + AHEAD;
         let (mut level, mut last) = (0, 0);
         let [mut came, mut served] = [0; 2];

@@ -55,6 +55,14 @@ async fn an_answer_with_a_validator_is_kept(#[case] answer: Fields, #[case] requ
     assert!(is_confirmed(answer, request, request).await);
 }
 
+/// Two tenants have answers with the same tag, and no `Vary` says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_is_kept_for_requests_with_the_same_headers() {
+    assert!(!is_confirmed(&[TAG], &[("X-Tenant", "a")], &[("X-Tenant", "b")]).await);
+    assert!(is_confirmed(&[TAG], &[("X-Tenant", "a")], &[("X-Tenant", "a")]).await);
+    assert!(is_confirmed(&[TAG], &[("X-Request-Id", "1")], &[("X-Request-Id", "2")]).await);
+}
+
 #[rstest]
 #[case::no_validator(&[("Content-Type", "text/plain")], &[])]
 #[case::young(&[OLD, ("Date", "Tue, 16 Feb 2021 08:00:00 GMT")], &[])]
