@@ -56,7 +56,7 @@ impl Fingerprint {
     }
 }
 
-/// Parts of names by which a header may say for whom or for which method a request is, as `X-Forwarded-User`, `Stripe-Account`,
+/// Parts of the names of headers that name a caller, an account or a method, as `X-Forwarded-User`, `Stripe-Account`,
 /// `X-Amzn-Oidc-Identity` and `X-HTTP-Method-Override` do.
 const WHOSE: [&str; 14] = [
     "account",
@@ -75,8 +75,7 @@ const WHOSE: [&str; 14] = [
     "userid",
 ];
 
-/// Whether the name of a header is that of a credential, such as `X-Api-Key` or `Ocp-Apim-Subscription-Key`, or says for whom the
-/// request is.
+/// Whether the name of a header is that of a credential, such as `X-Api-Key` or `Ocp-Apim-Subscription-Key`, or of a caller.
 fn is_credential(name: &HeaderName) -> bool {
     let folded = fold(name.as_str().as_bytes());
     let is_user = folded.ends_with("user") || WHOSE.iter().any(|part| folded.contains(part));

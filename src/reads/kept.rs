@@ -129,7 +129,7 @@ impl KeptAnswers {
         let tags = own.headers().get(ETAG).zip(confirmation.get(ETAG));
         let varies = confirmation.get(VARY).is_some_and(|new| own.headers().get(VARY) != Some(new));
         let is_same = tags.is_none_or(|(own, new)| is_weakly_same(own.as_bytes(), new.as_bytes()));
-        // What a 304 says of another answer is not said of this one (RFC 9111 section 4.3.4).
+        // The fields of a 304 about another answer are not those of this one (RFC 9111 section 4.3.4).
         if !is_same {
             self.forget(identity);
             return own;
