@@ -153,7 +153,7 @@ fn two_priorities_that_wait_leave_the_floor() {
     assert!(all as f64 >= 20.0 * 105.0 * 0.97, "{all} calls in 105 s");
 }
 
-/// A request whose turn had come lost its slot to a user, and got the one after the whole batch, which nobody exchanged with it.
+/// A request whose turn had come lost its slot to a user, and got the one after the whole batch, which no client exchanged with it.
 #[test]
 fn a_request_that_a_user_delays_keeps_its_turn() {
     let mut busy = Busy::new(bucket(16, 9), Floor::Permits(2), 0);
