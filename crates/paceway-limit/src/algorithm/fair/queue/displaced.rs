@@ -63,7 +63,7 @@ impl Queue {
     }
 
     /// Gives a request whose turn has come the next slot after `before`, that of a request which has its own turn later. Without it
-    /// the new slot, behind all others, would stay: no turn exchanges the slots of those that are called.
+    /// the new slot, after those of all others, would stay: no turn exchanges the slots of those that are called.
     fn keep_turn(&mut self, now: Micros, number: u64, before: Micros, effects: &mut Effects) {
         let Some(own) = self.waiting.get(&number).filter(|own| own.is_called) else { return };
         let (slot, like) = (own.slot.clone(), own.like.clone());
