@@ -118,21 +118,24 @@ pub(crate) fn end_differs(history: &History) -> Micros {
 
 /// How many permits are used after an answer that says what remains. Other gateways have had answers at the same moment, and which
 /// of them is the newest cannot be known. Nor does an answer know of the calls of other gateways that were under way, or of
-/// the permits that these give back; and permits flow until each gateway has told and learned the newest one.
+/// the permits that these give back; permits flow until each gateway has told and learned the newest one. And other gateways
+/// keep the slots that their requests wait for, each as long as it has no answer of its own.
 pub(crate) fn known_remainder(history: &History, record: &Record, told: &SeenReport) -> i64 {
-    let SeenReport { at, left } = told;
+    let SeenReport { gateway, at, left } = told;
     let beside = record
         .reports
         .iter()
         .filter(|other| (*at..at + KNOWN).contains(&other.at) && other.left.until == left.until);
-    let under_way = record.seen.iter().filter_map(|seen| {
-        let (sent, _) = seen.sent.filter(|(sent, _)| *sent < at + KNOWN)?;
-        let is_over = seen.ended.as_ref().is_some_and(|(ended, _)| *ended <= at.max(&sent) - KNOWN);
-        (!is_over).then(|| history.routes[seen.route].cost)
-    });
     let told = beside.map(|other| other.left.permits).max();
+    let kept = record.seen.iter().filter_map(|seen| {
+        let (sent, _) = seen.sent.filter(|(sent, _)| *sent < left.until)?;
+        let is_over = seen.ended.as_ref().is_some_and(|(ended, _)| *ended <= at.max(&sent) - KNOWN);
+        let is_under_way = sent < at + KNOWN && !is_over;
+        let is_promised = sent >= at + KNOWN && seen.gateway != *gateway && seen.came < at + KNOWN;
+        (is_under_way || is_promised).then(|| history.routes[seen.route].cost)
+    });
     let flow = history.limiters.iter().map(|it| it.count * KNOWN / it.period).max().unwrap_or(0);
-    told.unwrap_or(left.permits) + under_way.sum::<i64>() + flow
+    told.unwrap_or(left.permits) + kept.sum::<i64>() + flow
 }
 
 /// For how long within a span a route is paused, with the time in which its first call after a pause comes.

@@ -53,6 +53,7 @@ pub(crate) struct Left {
 /// The rest of the upstream's quota, as a gateway tells it to the store, and when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SeenReport {
+    pub(crate) gateway: usize,
     pub(crate) at: Micros,
     pub(crate) left: Left,
 }
@@ -190,7 +191,7 @@ impl Upstream {
         let later = seen.iter().filter(is_later).map(|it| history.routes[it.route].cost);
         let left = Left { permits: (left.permits - later.sum::<i64>()).max(0), ..left };
         drop(seen);
-        self.reports.lock().push(SeenReport { at: now, left });
+        self.reports.lock().push(SeenReport { gateway: teller.0, at: now, left });
         Some(left)
     }
 }

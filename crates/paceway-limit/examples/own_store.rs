@@ -153,8 +153,7 @@ impl States {
                 self.change(now, check, |opened| {
                     match opened.open.rate().filter(|_| told.span > 0) {
                         Some(open) => {
-                            let change =
-                                Gate::remaining(opened.gate.as_ref(), open, now, *told, check.cost);
+                            let change = Gate::remaining(opened.gate.as_ref(), open, now, *told);
                             if let Some(change) = change {
                                 opened.gate = check.open_gate(Some(change.gate), now);
                             }

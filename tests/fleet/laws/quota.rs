@@ -24,7 +24,7 @@ pub(super) fn is_kept_and_used(history: &History, record: &Record) -> Verdict {
 /// From the moment at which all gateways know what remains until the quota begins again, no more permits are used.
 fn remainders_are_kept(history: &History, record: &Record) -> Verdict {
     for told in &record.reports {
-        let SeenReport { at, left } = told;
+        let SeenReport { at, left, .. } = told;
         let used: i64 = used(history, record, at + KNOWN..left.until).map(|(_, used)| used).sum();
         if used > known_remainder(history, record, told) {
             let how = format!("{used} permits were used from {} ms on, of {left:?}", at / MS);

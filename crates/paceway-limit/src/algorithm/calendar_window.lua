@@ -245,14 +245,6 @@ function M.refund(open, whole, _, born, aux, cost)
   return true
 end
 
-function M.promised(open, span)
-  local permits = 0
-  for _, window in ipairs(open.windows) do
-    if window.start > open.now and window.start < open.now + span then permits = permits + window.used end
-  end
-  return permits
-end
-
 -- Whether slots later than the next one are taken, which comes in `next` µs.
 function M.is_taken_after(open, next)
   local last, at = open.windows[#open.windows], open.now + next

@@ -172,7 +172,7 @@ function steps.lower(wants, most, waiting, next, span)
   if span == 0 then
     require('reserve.adjust').lower(state, most)
   elseif not state.algorithm.lease then
-    gates.remain(state, most, waiting, next, span, wants[1].cost)
+    gates.remain(state, most, waiting, next, span)
   end
   steps.look(wants)
 end

@@ -301,15 +301,6 @@ function M.refund(open, whole, _, born, aux, cost)
   return true
 end
 
-function M.promised(open, span)
-  local own, permits = open.own, 0
-  local first, last = window_of(own, open.now) + 1, window_of(own, open.now + span - 1)
-  for _, run in ipairs(own.runs) do
-    permits = permits + min(run.count * max(min(run.last, last) - max(run.first, first) + 1, 0), MOST)
-  end
-  return permits
-end
-
 function M.is_taken_after(open, next)
   local last = open.own.runs[#open.own.runs]
   return last and last.last > window_of(open.own, open.now + next)

@@ -278,11 +278,6 @@ impl OpenRate for Open {
 
     fn promise(&mut self, _at: Micros, _start: i64, _kept: i64) {}
 
-    fn promised(&self, span: Micros, _cost: i64) -> i64 {
-        let own = &self.own;
-        own.sum(own.window(self.now) + 1, own.window(self.now + span - 1))
-    }
-
     fn level(&self) -> Level {
         let (next, _) = self.earliest(0, 1, 0);
         let mut room = self.rule.count - self.own.count(self.own.window(self.now));

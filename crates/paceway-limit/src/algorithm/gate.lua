@@ -443,35 +443,19 @@ function M.pause(state, span, status, unit, ago)
   M.publish(state.key, stop - call.now, fell and status .. '-' or status)
 end
 
--- The permits that are promised for slots of the next `span` µs, where each request takes `cost` of them.
-local function promised(gate, algorithm, open, span, cost)
-  if not gate or gate.knee == 0 then return algorithm.promised(open, span, cost) end
-  local count = gate.count
-  local each, stop = cost * PART, count_at(gate, gate.now + span) - count.now
-  return require('timeline.holes').promised(COUNT, count.tail, count.holes, 2, count.present + each, stop + each, cost)
-end
-
--- An answer says that `told` permits remain for `span` µs; requests of the gateway wait for `waiting`, and each takes `cost`. A limiter
--- that grants no `next` permits in that time, if not 0, and has promised no more than remain needs no count. A count ends at an odd µs
--- if nothing remains, else at an even one.
-function M.remain(state, told, waiting, next, span, cost)
+-- An answer says that `left` permits remain for `span` µs; requests of the gateway wait for `waiting`. A limiter that grants no `next`
+-- permits in that time, if not 0, needs no count while some are left. A count ends at an odd µs if nothing remains, else at an even one.
+function M.remain(state, left, waiting, next, span)
   local algorithm, is_open, now = state.algorithm, state.open, call.now
-  local old = is_open.gate
-  local is_counting = old and now < old.reset
-  if is_counting and old.left == 0 and old.reset % 2 == 1 then return end
-  local within = min(is_counting and old.reset - now or span, MAX_BUDGET)
-  local left = told - max(waiting, promised(old, algorithm, is_open, within, cost))
-  local recalls, reset = told == 0 or left < 0
-  if recalls then left = told end
-  if is_counting then
-    if not recalls and left >= old.left then return end
+  local old, recalls, reset = is_open.gate, left == 0 or waiting > left
+  if old and now < old.reset then
+    if old.left == 0 and old.reset % 2 == 1 or not recalls and left >= old.left then return end
     reset = recalls and floor(old.reset / 2 + 1) * 2 or old.reset
   else
-    if not recalls and next > 0 and algorithm.earliest(is_open, 0, next) >= span then return end
-    reset = ceil((now + span) / 2) * 2
-    if not old or old.knee == 0 then left, recalls = told, true end
+    if left > 0 and next > 0 and algorithm.earliest(is_open, 0, next) >= span then return end
+    reset, recalls = ceil((now + span) / 2) * 2, recalls or not old or old.knee == 0
   end
-  if told == 0 then reset = floor(reset / 2) * 2 + 1 end
+  if left == 0 then reset = floor(reset / 2) * 2 + 1 end
   is_open.gate, state.has_new_gate = open_by(algorithm, changed(old, { left = left, reset = reset }), is_open.rule), true
   if is_open.gate and recalls then M.publish(state.key, reset - now, '=0') end
 end

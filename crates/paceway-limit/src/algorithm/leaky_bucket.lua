@@ -9,7 +9,6 @@ local floor = math.floor
 local M = {
   kind = 76, lease = false, names = 'aux', born_at = timeline.BORN_AT,
   lasts = timeline.reset_after, write = timeline.write, used_up = timeline.used_up, take = timeline.take, refund = holes.refund,
-  promised = timeline.promised,
 }
 
 function M.rule(text, from)

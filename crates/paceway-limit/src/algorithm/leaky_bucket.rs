@@ -173,12 +173,6 @@ impl OpenRate for Open {
 
     fn promise(&mut self, _at: Micros, _start: i64, _kept: i64) {}
 
-    fn promised(&self, span: Micros, cost: i64) -> i64 {
-        let pace = self.rule.pace;
-        let first = cost * pace.per;
-        self.line.promised(first..first + span * pace.den, cost)
-    }
-
     /// One permit can be taken now, or none.
     fn level(&self) -> Level {
         let next = self.earliest(0, 1, 0).0;

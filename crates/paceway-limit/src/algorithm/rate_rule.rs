@@ -140,10 +140,6 @@ pub trait OpenRate {
     /// Permits that come back to a bucket must not be granted within those of requests that wait.
     fn promise(&mut self, at: Micros, start: i64, kept: i64);
 
-    /// How many permits are promised for slots later than now and in the next `span` µs, where each request takes `cost` of them. A
-    /// slot later in the present window does not show.
-    fn promised(&self, span: Micros, cost: i64) -> i64;
-
     /// How full the limiter is at this instant; the state does not change.
     fn level(&self) -> Level;
 

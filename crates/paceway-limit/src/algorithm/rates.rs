@@ -115,10 +115,6 @@ macro_rules! rates {
                 each!(Self, self, open => open.promise(at, start, kept));
             }
 
-            fn promised(&self, span: Micros, cost: i64) -> i64 {
-                each!(Self, self, open => open.promised(span, cost))
-            }
-
             fn level(&self) -> Level {
                 each!(Self, self, open => open.level())
             }

@@ -162,10 +162,6 @@ local function remaining(open)
   return max(least, 0)
 end
 
-function M.promised(open, span)
-  return open.fresh and 0 or state.first_after(open, open.now + span - 1) - state.first_after(open, open.now)
-end
-
 -- The permits of a waiting request may be what leaves no room for it earlier, and none for others before its slot.
 function M.is_taken_after(open)
   return not open.fresh and last_of_all(open) > max(open.now, open.refunded or 0)

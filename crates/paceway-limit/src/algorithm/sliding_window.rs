@@ -355,11 +355,6 @@ impl OpenRate for Open {
 
     fn promise(&mut self, _at: Micros, _start: i64, _kept: i64) {}
 
-    fn promised(&self, span: Micros, _cost: i64) -> i64 {
-        let until = |instant: Micros| self.state.first_after(instant);
-        if self.fresh { 0 } else { until(self.now + span - 1) - until(self.now) }
-    }
-
     fn level(&self) -> Level {
         let last = self.state.last_of_all() + self.rule.span;
         let reset_after = if self.fresh { 0 } else { (last - self.now).max(0) };

@@ -48,13 +48,6 @@ function M.free_after(open, from, length, kept)
   return clip(rule, clip(rule, open.tail, 0) + kept, from)
 end
 
--- The permits of slots in the next `span` µs, where each request takes `cost`.
-function M.promised(open, span, cost)
-  local rule = open.rule
-  local first = max(rule.saved, cost) * rule.per
-  return holes_of.promised(rule, open.tail, open.holes, 2, first, first + span * rule.den, cost)
-end
-
 function M.take(open, start, cost)
   if open.credit then return credits.take(open, start, cost) end
   local rule, holes, tail = open.rule, open.holes, open.tail

@@ -18,7 +18,6 @@ use super::{
 use conversion::Conversion;
 use credit::Credit;
 pub(super) use holes::drop_shortest_above_bound;
-use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// How dense the line is: a permit costs `per / den` µs.
@@ -156,28 +155,6 @@ impl Pace {
     /// starts now, as explained above.
     pub(super) fn left(&self, start: i64, end: i64) -> i64 {
         end - start.max(1 - self.den)
-    }
-
-    /// The same as [`Timeline::promised`], of a line with this tail and these holes.
-    pub(super) fn promised(
-        &self,
-        ends: Range<i64>,
-        cost: i64,
-        tail: i64,
-        holes: impl Iterator<Item = (i64, i64)>,
-    ) -> i64 {
-        let (Range { start: first, end: last }, each) = (ends, cost * self.per);
-        // Intervals without a hole between them touch, so that all ends follow from the last one.
-        let count = |from: i64, end: i64| {
-            let later = ceil_div((end - last + 1).max(0), each);
-            ((end - from.max(first) - 1).div_euclid(each) + 1 - later).max(0)
-        };
-        let (mut from, mut calls) = (first, 0);
-        for (start, end) in holes {
-            calls += count(from, start);
-            from = end;
-        }
-        (calls + count(from, tail)) * cost
     }
 
     /// A tick from now as an instant: whole µs and the ticks above them.
@@ -348,12 +325,6 @@ impl Timeline {
             }
         }
         self.pace.clip(self.pace.clip(self.tail, 0) + kept, from)
-    }
-
-    /// How many permits requests of `cost` permits have whose intervals end after the first of `ends` and before the second, in
-    /// ticks from now.
-    pub(super) fn promised(&self, ends: Range<i64>, cost: i64) -> i64 {
-        self.pace.promised(ends, cost, self.tail, self.holes.iter().copied())
     }
 
     /// Takes the interval that [`Self::free`] found, and keeps the free rests on both sides as holes; or permits that came

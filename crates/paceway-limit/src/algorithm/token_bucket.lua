@@ -8,7 +8,7 @@ local floor, max, min, unpack_from = math.floor, math.max, math.min, struct.unpa
 local M = {
   kind = 84, lease = false, names = 'aux', born_at = timeline.BORN_AT,
   read = timeline.read, lasts = timeline.reset_after, write = timeline.write, used_up = timeline.used_up,
-  take = timeline.take, promised = timeline.promised,
+  take = timeline.take,
 }
 
 function M.rule(text, from)

@@ -237,12 +237,6 @@ impl OpenRate for Open {
         self.line.settle(grant, cost)
     }
 
-    fn promised(&self, span: Micros, cost: i64) -> i64 {
-        let rule = self.rule;
-        let first = rule.burst.max(cost) * rule.per;
-        self.line.promised(first..first + span * rule.den, cost)
-    }
-
     fn level(&self) -> Level {
         let pace = self.rule.pace();
         let permits = |start: i64, end: i64| {

@@ -211,12 +211,6 @@ function M.refund(open, whole, ticks, born, aux, cost)
   return true
 end
 
-function M.promised(open, span, cost)
-  local rule = open.rule
-  local first = cost * rule.per
-  return holes_of.promised(rule, open.tail, open.holes, WIDTH, first, first + span * rule.den, cost)
-end
-
 function M.level(open)
   local next = M.earliest(open, 0, 1)
   return next == 0 and 1 or 0, next, reset_after(open)

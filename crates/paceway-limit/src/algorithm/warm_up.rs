@@ -370,13 +370,6 @@ impl OpenRate for Open {
 
     fn promise(&mut self, _at: Micros, _start: i64, _kept: i64) {}
 
-    /// More where the limiter is not warm yet: its intervals are longer then.
-    fn promised(&self, span: Micros, cost: i64) -> i64 {
-        let (pace, holes) = (self.rule.pace, self.holes.iter().map(|hole| (hole.start, hole.end)));
-        let first = cost * pace.per;
-        pace.promised(first..first + span * pace.den, cost, self.tail, holes)
-    }
-
     /// One permit can be taken now, or none.
     fn level(&self) -> Level {
         let next = self.earliest(0, 1, 0).0;

@@ -257,11 +257,6 @@ impl OpenRate for Open {
 
     fn promise(&mut self, _at: Micros, _start: i64, _kept: i64) {}
 
-    fn promised(&self, span: Micros, _cost: i64) -> i64 {
-        let is_ahead = |window: &&Window| window.start > self.now && window.start < self.now + span;
-        self.windows.iter().filter(is_ahead).map(|window| window.used).sum()
-    }
-
     /// A permit that flows does not remain before its slot.
     fn level(&self) -> Level {
         let (next, at) = self.earliest(0, 1, 0);

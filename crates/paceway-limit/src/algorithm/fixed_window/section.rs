@@ -147,12 +147,6 @@ impl Section {
         run.map_or(0, |run| run.count)
     }
 
-    /// The permits that are taken in the windows from `first` to `last`.
-    pub(super) fn sum(&self, first: i64, last: i64) -> i64 {
-        let windows = |run: &Run| (run.last.min(last) - run.first.max(first) + 1).max(0);
-        self.runs.iter().map(|run| run.count.saturating_mul(windows(run)).min(MOST)).sum()
-    }
-
     /// Whether a grant of `cost` permits under the rule of `period` can be refunded to this section at
     /// `clock`. A section that was made later contains the grant only if the grant is where
     /// [`Self::converted`] placed it: at the start of its window, or granted at once. Otherwise the refund

@@ -4,7 +4,7 @@ use super::{
     Curve, Gate, LESS, MAX_PAUSE, OpenGate, PART,
     bounds::{self, FOUND, GUESS},
 };
-use crate::algorithm::{Algorithm, MAX_BUDGET, Micros, Open, OpenRate};
+use crate::algorithm::{Algorithm, Micros, Open, OpenRate};
 
 /// The part of the rate that a refusal in the first unit leaves at least.
 const KEPT: f64 = 0.7;
@@ -120,15 +120,6 @@ impl Gate {
         self.left == 0 && self.reset % 2 == 1
     }
 
-    /// The permits that are promised for slots of the next `span` µs, where each request takes `cost` of them.
-    fn promised(old: Option<&OpenGate>, open: &Open, span: Micros, cost: i64) -> i64 {
-        if let Some(OpenGate { gate, flow: Some(flow), now, .. }) = old {
-            flow.promised(gate.count(flow.curve, now + span), cost)
-        } else {
-            open.promised(span, cost)
-        }
-    }
-
     /// The knee after the refusal of a call that was sent at this time of the curve.
     fn knee_after(&self, curve: Curve, sent: Micros) -> f64 {
         if self.early == GUESS {
@@ -163,33 +154,30 @@ impl Gate {
         }
     }
 
-    /// The gate of a limiter after an answer at `now` that says what remains; `None` if that is no news. Each request takes `cost`
-    /// permits.
+    /// The gate of a limiter after an answer at `now` that says what remains; `None` if that is no news.
     ///
     /// A count begins where the rule could grant more than remains, and the requests that wait ask again, so that they are counted. At
-    /// a working rate they keep their slots, and their permits remain no longer; unless more are promised than remain, by whichever
-    /// gateways. A count only gets smaller, unless that is so again, or nothing remains. Then a new one begins, which ends 1 or 2 µs
-    /// later: permits of the count before do not come back to it. Where nothing remains, an answer that names more is one of
-    /// before, told late by another gateway.
+    /// a working rate they keep their slots, unless more wait than remain. A count only gets smaller, unless that is so again, or
+    /// nothing remains. Then a new one begins, which ends 1 or 2 µs later: permits of the count before do not come back to it.
+    /// Where nothing remains, an answer that names more is one of before, told late by another gateway.
+    ///
+    /// The slots that other gateways have promised stay: an upstream with a sliding window has permits again by then, which it does
+    /// not tell. With those taken off, 15 % of a quota of 50/s stayed unused.
     pub fn remaining(
         old: Option<&OpenGate>,
         open: &Open,
         now: Micros,
         told: Remainder,
-        cost: i64,
     ) -> Option<GateChange> {
         let gate = old.map_or_else(Self::default, |old| old.gate.clone());
-        let (told_left, span) = (told.permits.max(0), told.span.clamp(0, MAX_PAUSE));
+        let (left, span) = (told.permits.max(0), told.span.clamp(0, MAX_PAUSE));
         let (before, reset, is_counting) = (gate.left, gate.reset, now < gate.reset);
         if is_counting && gate.is_empty() {
             return None;
         }
-        let until = if is_counting { reset - now } else { span };
-        let promised = told.waiting.max(Self::promised(old, open, until.min(MAX_BUDGET), cost));
-        let is_exceeded = told_left == 0 || promised > told_left;
-        let left = if is_exceeded { told_left } else { told_left - promised };
-        let mut change = GateChange { gate: Self { left, ..gate }, recalls: is_exceeded };
-        if is_counting && is_exceeded {
+        let recalls = left == 0 || told.waiting > left;
+        let mut change = GateChange { gate: Self { left, ..gate }, recalls };
+        if is_counting && recalls {
             change.gate.reset = (reset + 2) / 2 * 2;
         } else if is_counting {
             if left >= before {
@@ -197,15 +185,14 @@ impl Gate {
             }
         } else {
             let next = told.next(open.facts().capacity);
-            if !is_exceeded && next > 0 && open.earliest(0, next, 0).0 >= span {
+            // Slots that were promised before come back when their requests leave, and are none any more where nothing remains.
+            if left > 0 && next > 0 && open.earliest(0, next, 0).0 >= span {
                 return None;
             }
             change.gate.reset = (now + span + 1) / 2 * 2;
-            if !old.is_some_and(OpenGate::is_flowing) {
-                (change.gate.left, change.recalls) = (told_left, true);
-            }
+            change.recalls |= !old.is_some_and(OpenGate::is_flowing);
         }
-        if told_left == 0 {
+        if left == 0 {
             change.gate.reset |= 1;
         }
         Some(change)

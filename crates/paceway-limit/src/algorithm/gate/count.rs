@@ -84,12 +84,6 @@ impl Flow {
         if start < self.count.tail { start } else { start.max(self.present) }
     }
 
-    /// The permits that are promised for slots until so much has flown, where each request takes `cost` of them.
-    pub(super) fn promised(&self, until: i64, cost: i64) -> i64 {
-        let each = cost * PART;
-        self.count.promised(self.present + each..until - self.count.now + each, cost)
-    }
-
     /// Takes the first free permits, and returns their start in the count.
     pub(super) fn take(&mut self, cost: i64) -> i64 {
         let start = self.free(cost);

@@ -68,7 +68,7 @@ impl Limiter {
     fn tell(&mut self, now: Micros, permits: i64, waiting: i64, span: Micros) {
         let (open, old) = self.open(now);
         let told = Remainder { permits, waiting, span };
-        if let Some(change) = Gate::remaining(old.as_ref(), &open, now, told, 1) {
+        if let Some(change) = Gate::remaining(old.as_ref(), &open, now, told) {
             self.gate = Some(change.gate);
         }
     }

@@ -27,19 +27,6 @@ local function add(holes, width, start, stop, cold)
   if width == 3 then holes[n + 3] = cold end
 end
 
--- How many permits requests of `cost` permits have whose intervals end after `first` and before `last`, on a line with this tail
--- and these holes. Intervals without a hole between them touch, so that all ends follow from the last one.
-function M.promised(rule, tail, holes, width, first, last, cost)
-  local from, calls, each = first, 0, cost * rule.per
-  for i = 1, #holes + 1, width do
-    local stop = holes[i] or tail
-    local later = common.ceil_div(max(stop - last + 1, 0), each)
-    calls = calls + max(floor((stop - max(from, first) - 1) / each) + 1 - later, 0)
-    from = holes[i + 1]
-  end
-  return calls * cost
-end
-
 function M.insert(holes, i, start, stop, cold)
   if cold then insert(holes, i, cold) end
   insert(holes, i, stop)

@@ -139,8 +139,7 @@ impl MemoryStore {
             let mut has_changed = false;
             match opened.open.rate().filter(|_| told.span > 0) {
                 Some(open) => {
-                    let change =
-                        Gate::remaining(opened.gate.as_deref(), open, now, told, check.cost);
+                    let change = Gate::remaining(opened.gate.as_deref(), open, now, told);
                     if let Some(change) = change {
                         opened.gate = check.open_gate(Some(change.gate), now).map(Box::new);
                         recalls = change.recalls;

@@ -34,10 +34,10 @@ fn a_remainder_bounds_the_permits_until_its_reset() {
 }
 
 /// Five remain, and three are promised. Another program uses some of the five: if more requests wait than remain then, these ask
-/// again, and all that remains is free for them; otherwise they keep their slots, and the rest is free for others.
+/// again, and all that remains is free for them.
 #[test]
 fn a_remainder_below_the_promised_permits_begins_a_new_count() {
-    for (remain, waiting, left) in [(5, 3, 2), (2, 2, 0), (1, 0, 1), (2, 3, 2), (4, 8, 4)] {
+    for (remain, waiting, left) in [(5, 3, 2), (2, 2, 2), (1, 0, 1), (2, 3, 2), (4, 8, 4)] {
         let mut limiter = Limiter::new(bucket(50, 10 * SECOND, 50));
         limiter.tell(T0, 5, 0, SECOND);
         let grant = limiter.ask(T0, 3, MAX_BUDGET).parts.expect("granted")[0].grant;
@@ -70,49 +70,6 @@ fn a_count_begins_only_where_the_rule_grants_more() {
         limiter.tell(T0, remain, waiting, span);
         assert_eq!(limiter.gate.is_some(), counts, "{taken} {remain} {waiting} {span}");
     }
-}
-
-/// Other gateways have promised all slots of the next second, so that this one grants none. One permit remains: the slots are
-/// none any more, whatever the rule is, and whether permits flow at a working rate.
-#[test]
-fn a_count_begins_where_slots_are_promised() {
-    for rule in [
-        bucket(20, SECOND, 1),
-        bucket(20, SECOND, 5),
-        window(10, SECOND / 2),
-        Algorithm::FixedWindow(FixedWindow::new(10, SECOND / 2).expect("a rule")),
-        Algorithm::LeakyBucket(LeakyBucket::new(20, SECOND, 0, None).expect("a rule")),
-    ] {
-        for flows in [false, true] {
-            let mut limiter = Limiter::new(rule);
-            if flows {
-                limiter.pause(T0 - SECOND, SECOND);
-            }
-            while limiter.ask(T0, 1, SECOND).parts.is_some() {}
-            limiter.tell(T0, 1, 0, SECOND / 5 * 3);
-            let known = limiter.gate.as_ref().map(|gate| (gate.left, gate.reset));
-            assert_eq!(known, Some((1, T0 + SECOND / 5 * 3)), "{rule:?}, {flows}");
-        }
-    }
-}
-
-/// Ten remain: four go now, and four a second later. Another program takes more and more of the two that are left, and then of
-/// the four that are promised: these are no longer.
-#[test]
-fn promised_permits_remain_no_longer() {
-    let rule = Algorithm::FixedWindow(FixedWindow::new(4, SECOND).expect("a rule"));
-    let mut limiter = Limiter::new(rule);
-    limiter.tell(T0, 10, 0, 3 * SECOND);
-    limiter.ask(T0, 4, 0);
-    let grant = limiter.ask(T0, 4, SECOND).parts.expect("granted")[0].grant;
-    let (now, reset) = (T0 + 1_000, T0 + 3 * SECOND);
-    for (remain, left, ends) in [(6, 2, reset), (5, 1, reset), (3, 3, reset + 2)] {
-        limiter.tell(now, remain, 0, reset - now);
-        let known = limiter.gate.as_ref().map(|gate| (gate.left, gate.reset));
-        assert_eq!(known, Some((left, ends)), "{remain}");
-    }
-    limiter.refund(now, grant, 4);
-    assert_eq!(limiter.gate.as_ref().map(|gate| gate.left), Some(3));
 }
 
 /// Two of five permits come back: two more can be taken before the reset. Permits of a count that another answer has replaced,
@@ -163,9 +120,9 @@ fn a_late_answer_returns_no_permit_where_nothing_remains() {
     let rule = Algorithm::from(SlidingWindow::new(40, 1_000_000, 0).expect("a rule"));
     let (open, told) =
         (rule.open(None, T0), |permits, waiting| Remainder { permits, waiting, span: 900_000 });
-    let emptied = Gate::remaining(None, &open, T0, told(0, 1), 1).expect("news").gate;
+    let emptied = Gate::remaining(None, &open, T0, told(0, 1)).expect("news").gate;
     let gate = OpenGate::new(Some(emptied), T0 + 2_000, &rule, None).expect("a gate");
     for waiting in [0, 4] {
-        assert!(Gate::remaining(Some(&gate), &open, T0 + 2_000, told(1, waiting), 1).is_none());
+        assert!(Gate::remaining(Some(&gate), &open, T0 + 2_000, told(1, waiting)).is_none());
     }
 }
