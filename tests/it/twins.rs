@@ -12,7 +12,7 @@ use paceway::{
     },
     key::StateNames,
     store::{
-        Check, Checks, Entry, ForecastAsk, OnLoss, Reply,
+        Alternative, Alternatives, Check, Checks, Entry, ForecastAsk, OnLoss, Reply,
         memory::MemoryStore,
         redis::{Epochs, RedisStore, RedisUrl},
     },
@@ -272,6 +272,20 @@ async fn compare(
                 let ticket = checks.iter().any(Check::is_lease).then(|| so_far.ticket());
                 Entry::Reserve { checks, budget, ticket }
             }
+            What::Choose { used, afters, cost, budget } => {
+                // Some ways share a limiter, and some have two.
+                let way = |i: usize| Alternative {
+                    id: 7 * i as u8,
+                    checks: match used[i] {
+                        true => [check(&rules, i, cost, true)].into(),
+                        false => [i, (i + 1) % 3].map(|i| check(&rules, i, cost, true)).into(),
+                    },
+                    after: afters[i],
+                };
+                let among = Arc::new(Alternatives::new((0..3).map(way).collect()).expect("ways"));
+                let ticket = among.all().iter().any(Check::is_lease).then(|| so_far.ticket());
+                Entry::Choose { among, budget, ticket }
+            }
             What::GiveBack(i, more) if i < so_far.granted.len() => {
                 let last = so_far.granted.len() - 1;
                 let (check, grant) = so_far.granted.swap_remove(last - i);
@@ -415,9 +429,11 @@ async fn run(
             let part = decision.parts.first().unwrap_or(&parts[0]);
             so_far.granted.push((checks[0].clone(), part.grant));
         }
-        let (Entry::Reserve { checks, ticket, .. }, Reply::Decision(decision)) = (entry, reply)
-        else {
-            continue;
+        let Reply::Decision(decision) = reply else { continue };
+        let (checks, ticket) = match entry {
+            Entry::Reserve { checks, ticket, .. } => (checks, ticket),
+            Entry::Choose { among, ticket, .. } => (among.checks(decision.chosen).clone(), ticket),
+            _ => continue,
         };
         if let (Some(queued), Some(ticket)) = (decision.queued, ticket) {
             let ticket = Ticket { deadline: queued.deadline, ..ticket };

@@ -13,7 +13,7 @@ use paceway::{
     },
     key::StateNames,
     store::{
-        Check, Checks, Entry, OnLoss, Pause, Reply, Turn,
+        Alternative, Alternatives, Check, Checks, Entry, OnLoss, Pause, Reply, Turn,
         calls::{Callable, Calls},
         memory::MemoryStore,
         redis::RedisStore,
@@ -80,7 +80,7 @@ fn step(is_simple: bool) -> BoxedStrategy<(i64, What)> {
         Just(90_000_000_000)
     ];
     let cost = prop_oneof![4 => Just(1_i64), 1 => 1..4_i64];
-    let limiters = prop_oneof![6 => Just(0_u8), 1 => 1..6_u8];
+    let limiters = prop_oneof![6 => Just(0_u8), 1 => 1..7_u8];
     let priority = prop_oneof![4 => Just(1_u8), 1 => 0..3_u8];
     let weight = prop_oneof![3 => Just(1_i64), 1 => 1..9_i64];
     let ask =
@@ -302,6 +302,16 @@ impl Sequence<'_> {
                 check
             }
         };
+        if limiters == 6 {
+            // The limiter that only some requests have, or one with a queue of its own: the better one is taken.
+            let ways = (0..2).map(|i| Alternative {
+                id: i,
+                checks: [check(&usize::from(i))].into(),
+                after: if tenant == 3 { 100_000 * i64::from(i) } else { 0 },
+            });
+            let among = Arc::new(Alternatives::new(ways.collect()).expect("ways"));
+            return Entry::Choose { among, budget, ticket };
+        }
         Entry::Reserve { checks: used.iter().map(check).collect(), budget, ticket }
     }
 
@@ -388,6 +398,7 @@ impl Sequence<'_> {
                 }
                 checks
             }
+            Entry::Choose { among, .. } => among.checks(decision.chosen).clone(),
             _ => return,
         };
         for (check, part) in checks.iter().zip(decision.parts).filter(|(_, part)| part.at >= 0) {

@@ -11,7 +11,7 @@ use paceway_limit::{
     backend::{
         Backend, BoxFuture, Calls, Check, Decision, Entry, Gate, GateChange, Grant, Level, Micros,
         Note, NoteChange, OpenGate, OpenRule, Part, Pause, Reply, RuleState, ScanPlace, ScanStep,
-        Ticket, Want, charge, decide, lower,
+        Ticket, Want, charge, decide, earliest_way, lower, offer,
     },
 };
 use parking_lot::Mutex;
@@ -127,6 +127,16 @@ impl States {
         match entry {
             Entry::Reserve { checks, budget, ticket } => {
                 Reply::Decision(self.reserve(now, checks, *budget, *ticket))
+            }
+            Entry::Choose { among, budget, ticket } => {
+                let ways = among.ways();
+                let way = earliest_way(ways.iter().map(|way| way.after), |i| {
+                    let checks = &ways[i].checks;
+                    let mut opened = self.open_all(now, checks);
+                    offer(&mut wants(checks, &mut opened), *budget, *ticket)
+                });
+                let decision = self.reserve(now, &ways[way].checks, *budget, *ticket);
+                Reply::Decision(Decision { chosen: Some(ways[way].id), ..decision })
             }
             // A store may decide the request alone.
             Entry::Block { checks, budget, .. } => {
@@ -316,6 +326,11 @@ fn decide_opened(
     budget: Micros,
     ticket: Option<Ticket>,
 ) -> Decision {
+    Decision::new(decide(&mut wants(checks, opened), budget, ticket))
+}
+
+/// The permits that a request asks of its limiters.
+fn wants<'o>(checks: &[Check], opened: &'o mut [Opened]) -> Vec<Want<'o>> {
     let wants = checks.iter().zip(opened).map(|(check, Opened { open, gate })| Want {
         open,
         cost: check.cost,
@@ -323,5 +338,5 @@ fn decide_opened(
         gate: gate.as_mut(),
         kept: check.floor(),
     });
-    Decision::new(decide(&mut wants.collect::<Vec<_>>(), budget, ticket))
+    wants.collect()
 }

@@ -8,10 +8,11 @@ pub use crate::{
         Algorithm, Gate, Grant, Level, Micros, OpenRule, Rule, RuleState,
         concurrency::Ticket,
         gate::{GateChange, OpenGate, Refusal},
-        reserve::{Part, Parts, Want, charge, decide, lower},
+        reserve::{Offer, Part, Parts, Want, charge, decide, earliest_way, lower, offer},
     },
     store::{
-        ABSENT, Backend, Beat, BoxFuture, Check, Checks, Decision, Entry, GONE, Heartbeat, Note,
-        NoteChange, Pause, Placement, Reply, ScanPlace, ScanStep, TenantLevel, calls::Calls,
+        ABSENT, Alternative, Alternatives, Backend, Beat, BoxFuture, Check, Checks, Decision,
+        Entry, GONE, Heartbeat, Note, NoteChange, Pause, Placement, Reply, ScanPlace, ScanStep,
+        TenantLevel, calls::Calls,
     },
 };

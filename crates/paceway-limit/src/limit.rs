@@ -28,7 +28,7 @@ mod turn;
 mod waiter;
 
 pub use acquired::Acquired;
-pub use ask::{Admission, ask};
+pub use ask::{Admission, ask, ask_among};
 pub use handle::{CostHandle, CostLimit, HandleError, KeyHandle, KeyLimit};
 pub use layer::{LimitLayer, LimitService};
 pub use limited_call::LimitedCall;

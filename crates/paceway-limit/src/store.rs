@@ -1,6 +1,7 @@
 //! Where limiters keep their state. A store keeps one promise: it decides a request once, against all of its limiters, in
 //! one atomic step.
 
+mod alternatives;
 mod backend;
 pub mod batch;
 pub mod calls;
@@ -21,6 +22,7 @@ mod turn;
 pub mod redis;
 
 pub use crate::algorithm::fair::Turn;
+pub use alternatives::{Alternative, Alternatives, Question};
 pub use backend::{ABSENT, Backend, Beat, GONE, Heartbeat, Placement};
 pub use check::{Check, Checks, OnFailure, OnLoss, hash_tag};
 pub use entry::{Entry, Pause, Reply};
@@ -104,6 +106,8 @@ pub struct Decision {
     pub queued: Option<Queued>,
     /// The party that decided, which is also the one that takes a refund.
     pub source: Source,
+    /// The way that was taken, for a request with [`Alternatives`]: the other fields are about its limiters.
+    pub chosen: Option<u8>,
 }
 
 /// A place that decides requests.
@@ -119,6 +123,22 @@ pub trait Store: Send + Sync + fmt::Debug {
     ///
     /// [`StoreError`] when the store gives no decision and a limiter says [`OnFailure::Reject`].
     fn reserve(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision>;
+
+    /// Decides a request that can be made in several ways as [`Self::reserve`] does: the way with the earliest slot is taken, and
+    /// its limiters alone are charged.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::reserve`].
+    fn choose(
+        &self,
+        among: &Arc<Alternatives>,
+        budget: Micros,
+        ticket: Option<Ticket>,
+    ) -> Answer<Decision> {
+        let entry = Entry::Choose { among: among.clone(), budget, ticket };
+        self.execute(entry).read(Reply::decision)
+    }
 
     /// Executes an entry that is no request's first question, no refund and no charge.
     ///
@@ -355,6 +375,7 @@ impl Decision {
             parts: reserved.parts.unwrap_or_default(),
             queued: reserved.queued,
             source: Source::Shared,
+            chosen: None,
         }
     }
 

@@ -24,6 +24,13 @@ pub(super) enum What {
         cost: i64,
         budget: i64,
     },
+    /// A request that can be made by one key, or by that one and the next, each way after so many µs; costs, budget.
+    Choose {
+        used: [bool; 3],
+        afters: [i64; 3],
+        cost: i64,
+        budget: i64,
+    },
     /// A grant comes back, with so much more horizon than its request had.
     GiveBack(usize, i64),
     /// A request turned out to have used so many of its permits; they come back with so much more horizon.
@@ -79,8 +86,12 @@ pub(super) fn step(rule: BoxedStrategy<Rule>) -> impl Strategy<Value = Step> {
     let budgets = prop_oneof![Just(0), 0..5_000_000i64, 0..90_000_000_000i64];
     let more = || prop_oneof![Just(0), 0..500_000i64];
     let decide = (any::<[bool; 3]>(), any::<[bool; 3]>(), 1..4i64, budgets);
+    let after = || prop_oneof![2 => Just(0), 1 => 0..2_000_000i64];
+    let budget = prop_oneof![Just(0), 0..5_000_000i64, 0..90_000_000_000i64];
+    let choose = (any::<[bool; 3]>(), [after(), after(), after()], 1..4i64, budget);
     let what = prop_oneof![
         8 => decide.prop_map(|(used, observe, cost, budget)| What::Decide { used, observe, cost, budget }),
+        3 => choose.prop_map(|(used, afters, cost, budget)| What::Choose { used, afters, cost, budget }),
         3 => (0..5usize, more()).prop_map(|(i, more)| What::GiveBack(i, more)),
         2 => (0..5usize, 0..3i64, more()).prop_map(|(i, used, more)| What::Settle(i, used, more)),
         3 => (0..5usize, 0..2_000_000i64).prop_map(|(i, budget)| What::MoveUp(i, budget)),

@@ -175,6 +175,11 @@ impl Open {
         self.state.holders.len() as i64
     }
 
+    /// How many requests wait for a permit.
+    pub(super) fn waiting(&self) -> i64 {
+        self.state.waiters.as_ref().map_or(0, |waiters| waiters.len() as i64)
+    }
+
     /// Whether holders may exist that the state does not know.
     fn is_unknown(&self) -> bool {
         self.now < self.unknown_until

@@ -12,7 +12,7 @@
 -- loss of data earlier grants can count) in µs, the permits kept back from normal and from low priorities, the bounds, and its rule. With
 -- turns the class, the weight and the tenant of the request follow.
 
-local call, epoch, gates, replies = require 'call', require 'epoch', require 'gate', require 'replies'
+local call, common, epoch, gates, replies = require 'call', require 'common', require 'epoch', require 'gate', require 'replies'
 local reserve, states, wire = require 'reserve', require 'state', require 'wire'
 
 local redis, unpack_from = redis, struct.unpack
@@ -118,6 +118,18 @@ function steps.reserve_in_turn(wants, budget, gateway, number, deadline, at)
     cost = 0, at = 0, called = false, grants = '',
   }
   require('fair.steps').decide(wants, at, newcomer, budget, ticket)
+end
+
+-- A request that can be made in several ways, each with wants of its own.
+function steps.choose(wants, budget, has_ticket, gateway, number, deadline, ways)
+  local ticket = has_ticket == 1 and { gateway = gateway, number = number, deadline = deadline } or nil
+  local chosen, own = require('reserve.way').earliest(wants, math.min(budget, common.MAX_BUDGET), ticket, ways)
+  push(chosen)
+  if not ticket then return steps.reserve(own, budget) end
+  for w = 1, #own do
+    if own[w].turn and own[w].is_permits then return steps.reserve_in_turn(own, budget, gateway, number, deadline, w) end
+  end
+  steps.reserve_with_ticket(own, budget, gateway, number, deadline)
 end
 
 function steps.confirm(wants, at, number) require('fair.steps').confirm(wants, at, number) end

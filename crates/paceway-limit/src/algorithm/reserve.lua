@@ -54,6 +54,20 @@ local function fitting_all_queues(wants, budget, retry_after, bound)
   end
 end
 
+-- The instant of a request at limiters that enforce permits of rates, how much later than its budget that is, and which bound.
+function M.slot(wants, budget, from)
+  local at, bound, has_queue = common_instant(wants, from or 0)
+  local retry_after = at > budget and at - budget or 0
+  if has_queue then retry_after, bound = fitting_all_queues(wants, budget, retry_after, bound) end
+  return at, retry_after, bound
+end
+
+-- Whether a concurrency limiter that enforces has a free permit for the request.
+function M.has_permit(want, ticket)
+  local algorithm, open = want.state.algorithm, want.state.open
+  return not open.gate and algorithm.is_free(open, ticket, want.kept)
+end
+
 -- Whether every concurrency limiter has a free permit: true; or the want that has none and, when it may wait for one, until when and
 -- when to ask again; else the wait until the next try.
 local function concurrent(wants, budget, at, ticket)
@@ -118,9 +132,7 @@ end
 -- Returns at, retry_after, bound, parts, deadline, ask_after. The instant is no earlier than `from`, 0 by default.
 function M.decide(wants, budget, ticket, from)
   if budget > MAX_BUDGET then budget = MAX_BUDGET end
-  local at, bound, has_queue = common_instant(wants, from or 0)
-  local retry_after = at > budget and at - budget or 0
-  if has_queue then retry_after, bound = fitting_all_queues(wants, budget, retry_after, bound) end
+  local at, retry_after, bound = M.slot(wants, budget, from)
   if retry_after > 0 then return at, retry_after, bound, nil end
   local full, deadline, ask_after, retry = true, nil, nil, nil
   if ticket then full, deadline, ask_after, retry = concurrent(wants, budget, at, ticket) end

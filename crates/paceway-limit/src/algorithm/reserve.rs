@@ -2,6 +2,7 @@
 //! `reserve.lua`.
 
 mod adjust;
+mod way;
 
 use super::{
     Grant, Level, MAX_BUDGET, Micros, Open, OpenRate, OpenRule,
@@ -11,6 +12,7 @@ use super::{
 };
 pub use adjust::{charge, lower};
 use smallvec::SmallVec;
+pub use way::{Offer, earliest_way, offer};
 
 /// One limiter of a request, with its opened state and the permits that the request asks of it.
 #[derive(Debug)]

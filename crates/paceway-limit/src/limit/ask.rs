@@ -4,8 +4,8 @@ use super::{Reservation, Waiter, duration, micros};
 use crate::{
     algorithm::reserve::Part,
     store::{
-        Answer, Check, Checks, Covering, Decision, Doubt, PauseVersion, Source, Store, StoreError,
-        calls::Callable,
+        Alternatives, Answer, Check, Checks, Covering, Decision, Doubt, PauseVersion, Question,
+        Source, Store, StoreError, calls::Callable,
     },
 };
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
@@ -63,6 +63,47 @@ pub(super) async fn ask_instead(
     Ok(admission(store, checks, budget, decision, known, None))
 }
 
+/// Asks once for the permits of a call that can be made in several ways, as [`ask`] does: the store takes the one with the earliest
+/// slot.
+///
+/// # Errors
+///
+/// As [`ask`].
+#[cold]
+pub async fn ask_among(
+    store: &Arc<dyn Store>,
+    among: &Arc<Alternatives>,
+    budget: Duration,
+) -> Result<Admission, StoreError> {
+    let needs = |check: &Check| check.is_lease() || check.turn.is_some();
+    let ticket = among.all().iter().any(needs).then(|| store.calls().ticket());
+    let asked = ticket.as_ref().map(|callable| callable.ticket);
+    let mut waiter = ticket.map(|ticket| Waiter::new(store, among.all(), ticket));
+    let known = store.pauses().version();
+    let decision = store.choose(among, micros(budget), asked).get().await?;
+    let checks = among.checks(decision.chosen);
+    if let Some(waiter) = &mut waiter {
+        waiter.checks = checks.clone();
+    }
+    Ok(admission(store, checks, budget, decision, known, waiter))
+}
+
+/// Asks a question as [`ask`] or [`ask_among`] does.
+///
+/// # Errors
+///
+/// As [`ask`].
+pub(super) async fn ask_for(
+    store: &Arc<dyn Store>,
+    question: &Question,
+    budget: Duration,
+) -> Result<Admission, StoreError> {
+    match question {
+        Question::Checks(checks) => ask(store, checks, budget).await,
+        Question::Ways(among) => ask_among(store, among, budget).await,
+    }
+}
+
 async fn ask_as(
     store: &Arc<dyn Store>,
     checks: &Checks,
@@ -94,6 +135,7 @@ fn admission(
     {
         waiter.ask_at = Instant::now() + duration(queued.ask_after).min(budget);
         (waiter.bound_by, waiter.source) = (decision.bound_by, decision.source);
+        waiter.way = decision.chosen;
         if let Some(callable) = &mut waiter.ticket {
             callable.ticket.deadline = queued.deadline;
         }
@@ -110,19 +152,19 @@ fn admission(
 
 impl Reservation {
     /// Asks for everything again, after a refund of what this reservation had.
-    /// `renewed` are the checks with the rules that hold by now, if these have changed.
+    /// `renewed` are the checks with the rules that hold by now, if these have changed, or all ways in which the call can be made.
     ///
     /// # Errors
     ///
     /// As [`ask`].
     pub async fn ask_again(
         self,
-        renewed: Option<Checks>,
+        renewed: Option<Question>,
         budget: Duration,
     ) -> Result<Admission, StoreError> {
-        let (store, checks) = (self.store.clone(), renewed.unwrap_or_else(|| self.checks.clone()));
+        let (store, question) = (self.store.clone(), self.question(renewed));
         drop(self);
-        ask(&store, &checks, budget).await
+        ask_for(&store, &question, budget).await
     }
 
     /// Refunds everything, waits until no operator holds a limiter of the call, and asks again.
@@ -132,15 +174,15 @@ impl Reservation {
     /// As [`ask`].
     pub async fn ask_when_released(
         self,
-        renewed: Option<Checks>,
+        renewed: Option<Question>,
         left: impl Fn() -> Duration + Send,
     ) -> Result<Admission, StoreError> {
-        let (store, checks) = (self.store.clone(), renewed.unwrap_or_else(|| self.checks.clone()));
+        let (store, question) = (self.store.clone(), self.question(renewed));
         drop(self);
         let pauses = store.pauses();
-        pauses.released(&checks).await;
+        pauses.released(question.all()).await;
         let _turn = timeout(left(), pauses.turn()).await;
-        ask(&store, &checks, left()).await
+        ask_for(&store, &question, left()).await
     }
 
     /// Refunds everything, and asks again when other calls that do the same have refunded their permits, too: a slower limiter
@@ -151,10 +193,11 @@ impl Reservation {
     /// As [`ask`].
     pub async fn ask_in_turn(
         self,
-        renewed: Option<Checks>,
+        renewed: Option<Question>,
         left: impl Fn() -> Duration + Send,
     ) -> Result<Admission, StoreError> {
-        let (store, checks) = (self.store.clone(), renewed.unwrap_or_else(|| self.checks.clone()));
+        let (store, checks) = (self.store.clone(), self.checks.clone());
+        let question = self.question(renewed);
         drop(self);
         let_others_run().await;
         let turn = async {
@@ -163,7 +206,12 @@ impl Reservation {
         };
         // A call whose budget ends before its turn has its answer then.
         let _turn = timeout(left(), turn).await;
-        ask(&store, &checks, left()).await
+        ask_for(&store, &question, left()).await
+    }
+
+    /// What it asks again: all that it was granted for, or `renewed`.
+    fn question(&self, renewed: Option<Question>) -> Question {
+        renewed.unwrap_or_else(|| Question::Checks(self.checks.clone()))
     }
 
     /// Asks for everything again, because the pause `covering` covers the instant. `left` says how long the call may still
@@ -175,12 +223,13 @@ impl Reservation {
     pub async fn ask_behind(
         self,
         covering: Covering,
-        renewed: Option<Checks>,
+        renewed: Option<Question>,
         left: impl Fn() -> Duration + Send,
     ) -> Result<Admission, StoreError> {
         let store = self.store.clone();
         let pauses = store.pauses();
-        if covering.is_held {
+        let has_ways = matches!(renewed, Some(Question::Ways(_)));
+        if covering.is_held && !has_ways {
             let refused = Decision::paused(covering.index, covering.left());
             return Ok(Admission::Refused(refused));
         }

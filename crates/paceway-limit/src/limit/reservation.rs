@@ -40,6 +40,8 @@ pub struct Reservation {
     pub bound_by: usize,
     /// The store that granted it (the shared one, or this process while that is away), which also takes the refund.
     pub source: Source,
+    /// The way that was taken, for a call that can be made in several.
+    pub way: Option<u8>,
     /// The pauses that were known when the store was asked.
     pub(super) known: PauseVersion,
     /// The same when it last asked for an earlier instant.
@@ -96,6 +98,7 @@ impl Reservation {
             wait,
             bound_by: decision.bound_by,
             source: decision.source,
+            way: decision.chosen,
             known,
             seen: known,
             level: decision.level,

@@ -8,10 +8,12 @@
 
 use super::{
     Reservation, Waiter,
-    ask::{Admission, ask},
+    ask::{Admission, ask, ask_among, ask_for},
     move_up::Moved,
 };
-use crate::store::{Checks, Covering, Decision, Opening, Store, StoreError};
+use crate::store::{
+    Alternatives, Checks, Covering, Decision, Opening, Question, Store, StoreError,
+};
 use std::{
     future::{Future, pending},
     marker::PhantomData,
@@ -45,6 +47,14 @@ pub trait Caller: Send + Sync {
     fn renewed(&self) -> Option<Checks> {
         None
     }
+
+    /// The ways in which the call can be made now, if there are several; asked before each question for everything.
+    fn ways(&self) -> Option<Arc<Alternatives>> {
+        None
+    }
+
+    /// Sees the way that the store has taken, by its [id](crate::store::Alternative::id), before the answer.
+    fn takes(&mut self, _way: u8) {}
 
     /// Sees each reservation that the store grants.
     fn granted(&mut self, _reservation: &Reservation) {}
@@ -97,6 +107,11 @@ pub trait Caller: Send + Sync {
         }
     }
 
+    /// Resolves when the way that the store has taken is closed, so that the call asks again. Never, by default.
+    fn way_closes(&self) -> impl Future<Output = ()> + Send {
+        pending()
+    }
+
     /// Resolves when the call must not wait any longer for a reservation that is due at this instant. Never, by default.
     fn interrupted(&self, _due: Instant) -> impl Future<Output = Self::Error> + Send {
         pending()
@@ -127,6 +142,9 @@ pub trait Callee: Send {
     /// Takes back one that the call did not use, because it was late or has no concurrency permit.
     fn put_back(&mut self, ready: Self::Ready);
 
+    /// Sees the way that the store has taken, by its [id](crate::store::Alternative::id).
+    fn takes(&mut self, _way: u8) {}
+
     /// Sees that the call waits now: for `time`, or in a queue. A connection that was begun or put back before may be closed
     /// by the time that the wait has ended.
     fn waits(&mut self, _time: Option<Duration>) {}
@@ -147,6 +165,8 @@ enum Woken<R> {
     NearOpening(Option<Opening>),
     /// The slot has to be confirmed, or the store says that it is another one.
     Turn,
+    /// The call cannot be made in its way any more.
+    Closed,
 }
 
 /// The state of a call after an event.
@@ -174,8 +194,13 @@ pub async fn pace<C: Caller, M: Callee<Error = C::Error>>(
     caller: &mut C,
     callee: &mut M,
 ) -> Result<(Reservation, M::Ready), C::Error> {
-    let admission = match ask(store, checks, caller.left()).await {
+    let answer = match caller.ways() {
+        None => ask(store, checks, caller.left()).await,
+        Some(among) => Box::pin(ask_among(store, &among, caller.left())).await,
+    };
+    let admission = match answer {
         Ok(Admission::Granted(reservation)) if reservation.wait.is_zero() => {
+            take_way(caller, callee, reservation.way);
             caller.granted(&reservation);
             if reservation.paused().is_none() {
                 if let Some(ready) = callee.at_hand() {
@@ -189,8 +214,11 @@ pub async fn pace<C: Caller, M: Callee<Error = C::Error>>(
             }
             Box::new(Admission::Granted(reservation))
         }
-        Ok(Admission::Refused(decision)) => return Err(caller.refused(decision)),
-        answer => Box::new(decided(caller, answer)?),
+        Ok(Admission::Refused(decision)) => {
+            take_way(caller, callee, decision.chosen);
+            return Err(caller.refused(decision));
+        }
+        answer => Box::new(decided(caller, callee, answer)?),
     };
     // The box keeps all other calls small.
     Box::pin(wait(caller, callee, admission)).await
@@ -225,11 +253,13 @@ async fn wait<C: Caller, M: Callee<Error = C::Error>>(
                 caller.waits(waiter.bound_by, None)?;
                 callee.waits(None);
                 caller.notified(&waiter).await?;
-                Box::pin(waiter.ask_again(caller.left())).await
+                let store = waiter.store.clone();
+                let answer = Box::pin(waiter.ask_again(caller.left())).await;
+                among_all(caller, &store, answer).await
             }
             Admission::Refused(decision) => return Err(caller.refused(decision)),
         };
-        admission = decided(caller, answer)?;
+        admission = decided(caller, callee, answer)?;
     }
 }
 
@@ -247,6 +277,7 @@ async fn wake<C: Caller, M: Callee<Error = C::Error>>(
         }
         ready = ready_at(reservation, callee) => Woken::Ready(ready?),
         () = reservation.turn_comes() => Woken::Turn,
+        () = caller.way_closes() => Woken::Closed,
         opening = reservation.near_opening(lead) => Woken::NearOpening(Some(opening)),
         error = caller.interrupted(reservation.at) => return Err(error),
     })
@@ -270,8 +301,8 @@ async fn step<C: Caller, M: Callee<Error = C::Error>>(
                 }
                 Moved::Stays(reservation) => return Ok(NextStep::Waits(reservation)),
                 Moved::Unknown(store, checks) => {
-                    let checks = caller.renewed().unwrap_or(checks);
-                    ask(&store, &checks, caller.left()).await
+                    let question = question(caller).unwrap_or(Question::Checks(checks));
+                    Box::pin(ask_for(&store, &question, caller.left())).await
                 }
             }
         }
@@ -283,24 +314,26 @@ async fn step<C: Caller, M: Callee<Error = C::Error>>(
                 }
                 return Ok(NextStep::Waits(reservation));
             }
-            Box::pin(reservation.ask_again(caller.renewed(), caller.left())).await
+            Box::pin(reservation.ask_again(question(caller), caller.left())).await
         }
-        Woken::NearOpening(_) => {
-            let renewed = caller.renewed();
+        Woken::NearOpening(_) | Woken::Closed => {
+            let renewed = question(caller);
             Box::pin(reservation.ask_in_turn(renewed, || caller.left())).await
         }
         Woken::Paused(covering) => pass_pause(caller, callee, reservation, covering).await?,
         Woken::Ready(ready) if caller.is_late(&reservation) => {
             callee.put_back(ready);
             caller.late(&reservation);
-            Box::pin(reservation.ask_again(caller.renewed(), caller.left())).await
+            Box::pin(reservation.ask_again(question(caller), caller.left())).await
         }
         Woken::Ready(ready) if reservation.is_complete() => {
             return Ok(NextStep::Ready(reservation, ready));
         }
         Woken::Ready(ready) => {
             callee.put_back(ready);
-            Box::pin(reservation.take_concurrency(caller.left())).await
+            let store = reservation.store.clone();
+            let answer = Box::pin(reservation.take_concurrency(caller.left())).await;
+            among_all(caller, &store, answer).await
         }
     }))
 }
@@ -313,9 +346,10 @@ async fn pass_pause<C: Caller, M: Callee<Error = C::Error>>(
     covering: Covering,
 ) -> Result<Result<Admission, StoreError>, C::Error> {
     caller.paused(&reservation);
-    let renewed = caller.renewed();
+    let renewed = question(caller);
+    let has_ways = matches!(renewed, Some(Question::Ways(_)));
     let left = covering.until.saturating_duration_since(Instant::now());
-    if !covering.is_held || left > caller.left() {
+    if !covering.is_held || has_ways || left > caller.left() {
         let again = reservation.ask_behind(covering, renewed, || caller.left());
         return Ok(Box::pin(again).await);
     }
@@ -330,12 +364,49 @@ async fn pass_pause<C: Caller, M: Callee<Error = C::Error>>(
     }
 }
 
-/// Shows an answer of the store to the caller.
-fn decided<C: Caller>(
+/// What a call asks when it asks for everything again; `None` if that is what it asked before.
+fn question<C: Caller>(caller: &C) -> Option<Question> {
+    match caller.ways() {
+        Some(among) => Some(Question::Ways(among)),
+        None => caller.renewed().map(Question::Checks),
+    }
+}
+
+/// The answer to a call that may have asked for one of its ways alone: where that one is refused, all are asked.
+async fn among_all<C: Caller>(
+    caller: &C,
+    store: &Arc<dyn Store>,
+    answer: Result<Admission, StoreError>,
+) -> Result<Admission, StoreError> {
+    match (answer, caller.ways()) {
+        (Ok(Admission::Refused(_)), Some(among)) => {
+            Box::pin(ask_among(store, &among, caller.left())).await
+        }
+        (answer, _) => answer,
+    }
+}
+
+/// Shows the way that the store has taken, if there are several.
+fn take_way<C: Caller, M: Callee>(caller: &mut C, callee: &mut M, way: Option<u8>) {
+    if let Some(way) = way {
+        caller.takes(way);
+        callee.takes(way);
+    }
+}
+
+/// Shows an answer of the store to the caller and the callee.
+fn decided<C: Caller, M: Callee>(
     caller: &mut C,
+    callee: &mut M,
     answer: Result<Admission, StoreError>,
 ) -> Result<Admission, C::Error> {
     let admission = answer.map_err(|error| caller.undecided(error))?;
+    let way = match &admission {
+        Admission::Granted(reservation) => reservation.way,
+        Admission::Queued(waiter) => waiter.way,
+        Admission::Refused(decision) => decision.chosen,
+    };
+    take_way(caller, callee, way);
     match &admission {
         Admission::Granted(reservation) => caller.granted(reservation),
         Admission::Queued(waiter) => caller.queued(waiter),

@@ -16,6 +16,8 @@ pub struct Waiter {
     pub source: Source,
     /// Index of the check whose permits are all held.
     pub bound_by: usize,
+    /// The way that was taken, for a call that can be made in several.
+    pub way: Option<u8>,
     /// It has left this queue before, because another store was to decide, and that store gave no answer.
     pub(super) is_back: bool,
     /// How often it has got a permit of one limiter when another one had none, and waits for that one since.
@@ -35,6 +37,7 @@ impl Waiter {
             ask_at: Instant::now(),
             source: Source::Shared,
             bound_by: 0,
+            way: None,
             is_back: false,
             moves: 0,
         }
@@ -60,7 +63,8 @@ impl Waiter {
     pub(super) fn for_all(mut self, checks: Checks, bound_by: usize) -> Self {
         let ticket = self.ticket.take();
         let (store, ask_at, source) = (self.store.clone(), self.ask_at, self.source);
-        Self { store, checks, ticket, ask_at, source, bound_by, is_back: false, moves: 0 }
+        let (way, is_back, moves) = (None, false, 0);
+        Self { store, checks, ticket, ask_at, source, bound_by, way, is_back, moves }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The steps that a store executes in one call, and its reply to each. Every backend executes the same steps.
 
-use super::{Check, Checks, Decision, StoreError, TenantLevel};
+use super::{Alternatives, Check, Checks, Decision, StoreError, TenantLevel};
 use crate::algorithm::{
     Grant, Level, Micros,
     concurrency::Ticket,
@@ -9,7 +9,7 @@ use crate::algorithm::{
     reserve::Parts,
     token_bucket::BlockAsk,
 };
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 /// One step of a call to the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +18,16 @@ pub enum Entry {
     Reserve {
         /// The limiters of the request.
         checks: Checks,
+        /// How long the request may wait, in µs.
+        budget: Micros,
+        /// The name under which the request holds or awaits concurrency permits.
+        ticket: Option<Ticket>,
+    },
+    /// Decides a request that can be made in several ways as [`Self::Reserve`] does: only the limiters of the way with the
+    /// earliest slot are charged, and the decision is about these.
+    Choose {
+        /// The ways.
+        among: Arc<Alternatives>,
         /// How long the request may wait, in µs.
         budget: Micros,
         /// The name under which the request holds or awaits concurrency permits.
@@ -153,7 +163,7 @@ pub enum Reply {
 // === impl Entry ===
 
 impl Entry {
-    /// The limiters that the step concerns: all of the request for [`Self::Reserve`], [`Self::Block`],
+    /// The limiters that the step concerns: all of the request for [`Self::Reserve`], [`Self::Choose`], [`Self::Block`],
     /// [`Self::MoveUp`], [`Self::Confirm`] and [`Self::Leave`], otherwise one.
     pub fn checks(&self) -> &[Check] {
         match self {
@@ -162,6 +172,7 @@ impl Entry {
             | Self::MoveUp { checks, .. }
             | Self::Confirm { checks, .. }
             | Self::Leave { checks, .. } => checks,
+            Self::Choose { among, .. } => among.all(),
             Self::Refund { check, .. }
             | Self::Renew { check, .. }
             | Self::Forget { check }
@@ -173,10 +184,23 @@ impl Entry {
         }
     }
 
+    /// The limiters that `decision` on this step is about.
+    pub(super) fn decided(&self, decision: &Decision) -> Option<&Checks> {
+        match self {
+            Self::Reserve { checks, .. }
+            | Self::Block { checks, .. }
+            | Self::MoveUp { checks, .. }
+            | Self::Confirm { checks, .. } => Some(checks),
+            Self::Choose { among, .. } => Some(among.checks(decision.chosen)),
+            _ => None,
+        }
+    }
+
     /// How long the request may wait, µs; 0 for a step that reserves nothing.
     pub fn budget(&self) -> Micros {
         match self {
             Self::Reserve { budget, .. }
+            | Self::Choose { budget, .. }
             | Self::Block { budget, .. }
             | Self::MoveUp { budget, .. } => *budget,
             _ => 0,

@@ -15,8 +15,8 @@ pub(super) use grants::{DuePermits, charges};
 pub use process::Process;
 
 use super::{
-    Answer, Backend, BoxFuture, Check, Checks, Decision, Entry, OnFailure, Pause, Pauses, Reply,
-    Share, Source, Store, StoreAdmin, StoreError,
+    Alternative, Alternatives, Answer, Backend, BoxFuture, Check, Checks, Decision, Entry,
+    OnFailure, Pause, Pauses, Reply, Share, Source, Store, StoreAdmin, StoreError,
     batch::{Batched, StoreMetrics},
     calls::Calls,
     health::Member,
@@ -92,6 +92,25 @@ impl Failover {
         })
     }
 
+    /// Asks the store for the best of several ways, with the limiters' `on_failure` as the fallback.
+    fn ask_among(
+        &self,
+        among: &Arc<Alternatives>,
+        budget: Micros,
+        ticket: Option<Ticket>,
+    ) -> Answer<Decision> {
+        if let Some(ticket) = ticket {
+            let health = &self.process.health;
+            health.known.permits.asks(among.all(), ticket, health.pace.most());
+        }
+        let (process, asked, of) = (self.process.clone(), Instant::now(), among.clone());
+        self.store.choose_or(among, budget, ticket, move |error| {
+            let waited = i64::try_from(asked.elapsed().as_micros()).unwrap_or(i64::MAX);
+            let left = budget.saturating_sub(waited).max(0);
+            process.choose_without(error, &of, left, ticket)
+        })
+    }
+
     fn is_away(&self) -> bool {
         !self.process.health.is_closed()
     }
@@ -115,6 +134,25 @@ impl Store for Failover {
                 Ok(decision) => Answer::Ready(Ok(passed(checks, decision, held))),
                 Err(IsBack) => self.ask(checks, budget, ticket),
             },
+        }
+    }
+
+    fn choose(
+        &self,
+        among: &Arc<Alternatives>,
+        budget: Micros,
+        ticket: Option<Ticket>,
+    ) -> Answer<Decision> {
+        let Process { health, local, .. } = &*self.process;
+        if health.is_closed() && !local.decides(among.all()) {
+            return self.ask_among(among, budget, ticket);
+        }
+        if among.checks(None).iter().any(rejects) {
+            return Answer::Ready(Err(StoreError::NotConnected));
+        }
+        match self.process.choose_here(among, budget, ticket, true) {
+            Ok(decision) => Answer::Ready(Ok(decision)),
+            Err(IsBack) => self.ask_among(among, budget, ticket),
         }
     }
 
@@ -257,6 +295,56 @@ impl Process {
         }
         let decision = self.local.reserve(&self.health, checks, budget, ticket);
         Ok(passed(checks, decision, held))
+    }
+
+    /// Decides a request that can be made in several ways as [`Self::decide_without`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::decide_without`].
+    fn choose_without(
+        &self,
+        error: StoreError,
+        among: &Alternatives,
+        budget: Micros,
+        ticket: Option<Ticket>,
+    ) -> Result<Decision, StoreError> {
+        if error.is_of_a_key() || among.checks(None).iter().any(rejects) {
+            return Err(error);
+        }
+        if let Some(ticket) = ticket {
+            self.health.known.permits.refused(among.all(), ticket);
+        }
+        self.choose_here(among, budget, ticket, false).map_err(|IsBack| error)
+    }
+
+    /// Decides a request that can be made in several ways by the limiters' `on_failure`. A way that a pause holds for longer than
+    /// the budget is taken only where all are.
+    ///
+    /// # Errors
+    ///
+    /// [`IsBack`] when the store answers again; never for a request that it `is_unasked` about.
+    fn choose_here(
+        &self,
+        among: &Alternatives,
+        budget: Micros,
+        ticket: Option<Ticket>,
+        is_unasked: bool,
+    ) -> Result<Decision, IsBack> {
+        let left = |way: &Alternative| self.held(&way.checks).map_or(0, |held| held.left);
+        let ways = among.ways().iter();
+        let open: Vec<_> = ways.clone().filter(|way| left(way) <= budget).collect();
+        if open.is_empty() {
+            let first = ways.min_by_key(|way| left(way)).unwrap_or(&among.ways()[0]);
+            let held = self.held(&first.checks).unwrap_or(HeldBy { index: 0, left: 0 });
+            let decision = Decision::paused(held.index, held.left);
+            return Ok(Decision { chosen: Some(first.id), ..decision });
+        }
+        let decision = self.local.choose(&self.health, &open, budget, ticket, is_unasked)?;
+        let chosen = decision.as_ref().map_or(Some(open[0].id), |decision| decision.chosen);
+        let checks = among.checks(chosen);
+        let decision = passed(checks, decision, self.held(checks));
+        Ok(Decision { chosen, ..decision })
     }
 
     /// How long a pause still holds a request among those of its limiters that are not decided here. They let requests pass,

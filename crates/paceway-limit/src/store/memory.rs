@@ -13,7 +13,10 @@ mod shard;
 mod stored_state;
 mod turns;
 
-use super::{Check, Checks, Decision, Entry, Pauses, Reply, calls::Calls, turn::of_queue};
+use super::{
+    Alternative, Alternatives, Check, Checks, Decision, Entry, Pauses, Reply, calls::Calls,
+    turn::of_queue,
+};
 use crate::algorithm::{
     DataLoss, Grant, Level, Micros, OpenRule, RuleState,
     concurrency::Ticket,
@@ -22,6 +25,7 @@ use crate::algorithm::{
 };
 use ahash::RandomState;
 use debts::Debts;
+use locked::LockedShards;
 use notes::Notes;
 use parking_lot::{Mutex, MutexGuard};
 use shard::{Shard, StateIndex};
@@ -167,6 +171,9 @@ impl MemoryStore {
             Entry::Reserve { checks, budget, ticket } => {
                 Reply::Decision(self.decide_at(now, checks, *budget, *ticket))
             }
+            Entry::Choose { among, budget, ticket } => {
+                Reply::Decision(self.choose_at(now, among, *budget, *ticket))
+            }
             Entry::Block { checks, budget, ask } => {
                 self.decide_with_block_at(now, checks, *budget, *ask)
             }
@@ -195,15 +202,85 @@ impl MemoryStore {
         budget: Micros,
         ticket: Option<Ticket>,
     ) -> Decision {
+        let has_turn = ticket.is_some() && of_queue(checks).is_some();
+        if !has_turn && let Some(granted) = self.grant_now(checks, now) {
+            return granted;
+        }
+        self.decide_within(self.lock_all(checks), now, checks, budget, ticket)
+    }
+
+    /// Decides a request by the way that is the best at the instant `now`: the states of all are locked meanwhile.
+    #[cold]
+    fn choose_at(
+        &self,
+        now: Micros,
+        among: &Alternatives,
+        budget: Micros,
+        ticket: Option<Ticket>,
+    ) -> Decision {
+        let mut shards = self.lock_all(among.all());
+        let (chosen, called) = self.earliest_within(&mut shards, now, among, budget, ticket);
+        let Alternative { checks, id, .. } = &among.ways()[chosen];
+        let decision = self.decide_within(shards, now, checks, budget, ticket);
+        self.call(called);
+        Decision { chosen: Some(*id), ..decision }
+    }
+
+    /// The index of the way that is the best at the instant `now`. Nothing is taken.
+    pub(in crate::store) fn earliest_at(
+        &self,
+        now: Micros,
+        among: &Alternatives,
+        budget: Micros,
+        ticket: Option<Ticket>,
+    ) -> usize {
+        let mut shards = self.lock_all(among.all());
+        let (chosen, called) = self.earliest_within(&mut shards, now, among, budget, ticket);
+        drop(shards);
+        self.call(called);
+        chosen
+    }
+
+    /// Finds the way that is the best, to which the locked `shards` are set then. Returns its index and the tickets to wake.
+    fn earliest_within(
+        &self,
+        shards: &mut LockedShards<'_>,
+        now: Micros,
+        among: &Alternatives,
+        budget: Micros,
+        ticket: Option<Ticket>,
+    ) -> (usize, Vec<Ticket>) {
+        let (ways, mut called) = (among.ways(), Vec::new());
+        let first_of = |way: usize| ways[..way].iter().map(|way| way.checks.len()).sum();
+        // The states of all ways are opened, as on Redis: a rate that is found goes on from the last instant at which it was read.
+        let offers = ways.iter().enumerate().map(|(i, way)| {
+            shards.begin_at(first_of(i));
+            let mut opened = self.open_all(shards, &way.checks, now);
+            let offer = reserve::offer(&mut wants(&way.checks, &mut opened), budget, ticket);
+            called.append(&mut self.put_all(shards, &way.checks, opened, |_| false, now));
+            offer
+        });
+        let offers: Vec<_> = offers.collect();
+        let chosen = reserve::earliest_way(ways.iter().map(|way| way.after), |way| offers[way]);
+        shards.begin_at(first_of(chosen));
+        (chosen, called)
+    }
+
+    /// Decides a request at the limiters of `checks`, whose parts are locked.
+    #[inline]
+    fn decide_within(
+        &self,
+        mut shards: LockedShards<'_>,
+        now: Micros,
+        checks: &Checks,
+        budget: Micros,
+        ticket: Option<Ticket>,
+    ) -> Decision {
         if let Some(ticket) = ticket
             && let Some(q) = of_queue(checks)
         {
-            return self.decide_in_turn(now, checks, q, budget, ticket);
+            return self.decide_in_turn(shards, now, checks, q, budget, ticket);
         }
-        if let Some(granted) = self.grant_now(checks, now) {
-            return granted;
-        }
-        let mut shards = self.lock_all(checks);
         let mut opened = self.open_all(&mut shards, checks, now);
         let reserved = reserve::decide(&mut wants(checks, &mut opened), budget, ticket);
         let decision = Decision::new(reserved);

@@ -28,6 +28,11 @@ impl Waiters {
         self.queue.is_empty()
     }
 
+    /// How many requests wait.
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
     /// Whether this request waits.
     pub(super) fn has(&self, waiter: Ticket) -> bool {
         self.numbers.contains_key(&waiter)

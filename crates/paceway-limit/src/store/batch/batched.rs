@@ -7,8 +7,9 @@ use super::{
 use crate::{
     algorithm::{Micros, concurrency::Ticket, reserve},
     store::{
-        Answer, Backend, BoxFuture, Check, Checks, Decision, Entry, Pause, Pauses, Reply, Source,
-        Store, StoreAdmin, StoreError, calls::Calls, health::Member, settlement,
+        Alternatives, Answer, Backend, BoxFuture, Check, Checks, Decision, Entry, Pause, Pauses,
+        Question, Reply, Source, Store, StoreAdmin, StoreError, calls::Calls, health::Member,
+        settlement,
     },
 };
 use ahash::RandomState;
@@ -74,7 +75,24 @@ impl Batched {
         }
         let entry = Entry::Reserve { checks: checks.clone(), budget, ticket };
         let reply = PendingReply::new(queue.ask(entry));
-        let reply = reply.deciding(queue, checks.clone(), ticket);
+        let reply = reply.deciding(queue, Question::Checks(checks.clone()), ticket);
+        Answer::Later(Box::pin(async move {
+            reply.await.and_then(|reply| reply.read(Reply::decision)).or_else(otherwise)
+        }))
+    }
+
+    /// Decides a request as [`Store::choose`] does. If the store gives no decision, `otherwise` decides.
+    pub(in crate::store) fn choose_or(
+        &self,
+        among: &Arc<Alternatives>,
+        budget: Micros,
+        ticket: Option<Ticket>,
+        otherwise: impl FnOnce(StoreError) -> Result<Decision, StoreError> + Send + 'static,
+    ) -> Answer<Decision> {
+        let queue = self.queue(&among.all()[0].key);
+        let entry = Entry::Choose { among: among.clone(), budget, ticket };
+        let reply = PendingReply::new(queue.ask(entry));
+        let reply = reply.deciding(queue, Question::Ways(among.clone()), ticket);
         Answer::Later(Box::pin(async move {
             reply.await.and_then(|reply| reply.read(Reply::decision)).or_else(otherwise)
         }))
@@ -106,6 +124,15 @@ impl Store for Batched {
         self.reserve_or(checks, budget, ticket, Err)
     }
 
+    fn choose(
+        &self,
+        among: &Arc<Alternatives>,
+        budget: Micros,
+        ticket: Option<Ticket>,
+    ) -> Answer<Decision> {
+        self.choose_or(among, budget, ticket, Err)
+    }
+
     fn execute(&self, entry: Entry) -> Answer<Reply> {
         match &entry {
             Entry::Lower { check, .. } => {
@@ -116,7 +143,11 @@ impl Store for Batched {
             Entry::Forget { check } => self.pauses.drop_permits(Some(&check.key)),
             Entry::Confirm { checks, .. } => {
                 let (queue, checks) = (self.queue_of(&entry), checks.clone());
-                let reply = PendingReply::new(queue.ask(entry)).deciding(queue, checks, None);
+                let reply = PendingReply::new(queue.ask(entry)).deciding(
+                    queue,
+                    Question::Checks(checks),
+                    None,
+                );
                 return Answer::Later(Box::pin(reply));
             }
             _ => {}

@@ -63,7 +63,9 @@ impl CallBuilder {
         if origin.is_caller() {
             self.oldest = self.oldest.min(since);
         }
-        if let Entry::Reserve { budget, .. } | Entry::MoveUp { budget, .. } = &mut entry
+        if let Entry::Reserve { budget, .. }
+        | Entry::Choose { budget, .. }
+        | Entry::MoveUp { budget, .. } = &mut entry
             && *budget > 0
         {
             let waited = self.started.saturating_duration_since(since).as_micros();

@@ -4,7 +4,7 @@
 use super::{queue::CallQueue, releases::undo};
 use crate::{
     algorithm::concurrency::Ticket,
-    store::{Checks, Reply, StoreError},
+    store::{Question, Reply, StoreError},
 };
 use std::{
     future::Future,
@@ -26,7 +26,7 @@ pub(super) struct PendingReply {
 #[derive(Debug)]
 struct UnclaimedReply {
     queue: Arc<CallQueue>,
-    checks: Checks,
+    asked: Question,
     ticket: Option<Ticket>,
 }
 
@@ -38,14 +38,14 @@ impl PendingReply {
         Self { receiver, unclaimed: None }
     }
 
-    /// Gives back the decision for `checks` if it is not taken.
+    /// Gives back the decision on a request that `asked` these if it is not taken.
     pub(super) fn deciding(
         mut self,
         queue: Arc<CallQueue>,
-        checks: Checks,
+        asked: Question,
         ticket: Option<Ticket>,
     ) -> Self {
-        self.unclaimed = Some(UnclaimedReply { queue, checks, ticket });
+        self.unclaimed = Some(UnclaimedReply { queue, asked, ticket });
         self
     }
 }
@@ -72,8 +72,8 @@ impl Drop for PendingReply {
         // From now on the driver cannot send, and undoes the decision itself.
         receiver.close();
         if let Ok(Ok(Reply::Decision(decision))) = receiver.try_recv() {
-            let UnclaimedReply { queue, checks, ticket } = unclaimed;
-            for entry in undo(checks, *ticket, &decision) {
+            let UnclaimedReply { queue, asked, ticket } = unclaimed;
+            for entry in undo(asked.decided(&decision), *ticket, &decision) {
                 queue.release(entry);
             }
         }

@@ -73,11 +73,17 @@ pub(super) fn again(entry: &Entry, since: Instant, error: &StoreError) -> (Vec<E
             (is_held.then(|| entry.clone()).into_iter().collect(), since)
         }
         // The permit of a running call is renewed again, and not given back.
-        Entry::Reserve { ticket: Some(Ticket { deadline: Ticket::HELD, .. }), .. } => {
+        Entry::Reserve { ticket: Some(Ticket { deadline: Ticket::HELD, .. }), .. }
+        | Entry::Choose { ticket: Some(Ticket { deadline: Ticket::HELD, .. }), .. } => {
             (Vec::new(), since)
         }
         Entry::Reserve { checks, ticket: Some(ticket), .. } if !error.is_unasked() => {
             (releases(checks, &parts_of(checks, *ticket)).collect(), Instant::now())
+        }
+        // It is not known which way was taken.
+        Entry::Choose { among, ticket: Some(ticket), .. } if !error.is_unasked() => {
+            let all = among.all();
+            (releases(all, &parts_of(all, *ticket)).collect(), Instant::now())
         }
         _ => (Vec::new(), since),
     }

@@ -41,20 +41,15 @@ pub(super) fn handle(backlog: &mut Backlog, call: Call, answer: CallAnswer, is_l
         }
         match of.origin {
             Origin::Caller(sender) => {
-                let is_granted = is_granted(&reply);
+                let granted = granted_checks(entry, &reply);
                 let unsent = match sender {
                     Some(sender) => sender.send(reply).err(),
                     None => Some(reply),
                 };
-                match (unsent, entry) {
-                    (
-                        Some(reply),
-                        Entry::Reserve { .. } | Entry::Confirm { .. } | Entry::MoveUp { .. },
-                    ) => undo_reply(backlog, entry, reply, is_late),
-                    (None, Entry::Reserve { checks, .. }) if is_granted => {
-                        charge_for_others(backlog, checks);
-                    }
-                    _ => {}
+                match (unsent, granted) {
+                    (Some(reply), _) => undo_reply(backlog, entry, reply, is_late),
+                    (None, Some(checks)) => charge_for_others(backlog, checks),
+                    (None, None) => {}
                 }
             }
             Origin::Release => {
@@ -95,17 +90,16 @@ fn undo_reply(
     is_late: bool,
 ) {
     let Ok(Reply::Decision(mut decision)) = reply else { return };
-    let (checks, ticket) = match entry {
-        Entry::Reserve { checks, ticket, .. } => (checks, *ticket),
-        Entry::Confirm { checks, .. } => (checks, None),
-        Entry::MoveUp { checks, parts, .. } => {
-            if !decision.admitted {
-                decision.parts.clone_from(parts);
-            }
-            (checks, None)
-        }
-        _ => return,
+    let ticket = match entry {
+        Entry::Reserve { ticket, .. } | Entry::Choose { ticket, .. } => *ticket,
+        _ => None,
     };
+    if let Entry::MoveUp { parts, .. } = entry
+        && !decision.admitted
+    {
+        decision.parts.clone_from(parts);
+    }
+    let Some(checks) = entry.decided(&decision) else { return };
     if is_late && backlog.callee.spends_late() {
         spend_shared(checks, &mut decision);
     }
@@ -143,6 +137,12 @@ fn watched(backlog: &mut Backlog, check: &Check, reply: Result<Reply, StoreError
     }
 }
 
-fn is_granted(reply: &Result<Reply, StoreError>) -> bool {
-    matches!(reply, Ok(Reply::Decision(decision)) if decision.admitted)
+/// The limiters that a new request was granted.
+fn granted_checks<'e>(entry: &'e Entry, reply: &Result<Reply, StoreError>) -> Option<&'e Checks> {
+    match (entry, reply) {
+        (Entry::Reserve { .. } | Entry::Choose { .. }, Ok(Reply::Decision(decision))) => {
+            entry.decided(decision).filter(|_| decision.admitted)
+        }
+        _ => None,
+    }
 }

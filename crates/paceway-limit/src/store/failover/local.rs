@@ -15,7 +15,8 @@ use crate::{
         reserve::{Part, Parts},
     },
     store::{
-        Check, Checks, Decision, Entry, OnFailure, Pause, Reply, Share, Source,
+        Alternative, Alternatives, Check, Checks, Decision, Entry, OnFailure, Pause, Reply, Share,
+        Source,
         calls::{self, Calls},
         health::Health,
     },
@@ -89,6 +90,44 @@ impl LocalStore {
             return Err(IsBack);
         }
         Ok(self.reserve_in(&mut state, health, checks, budget, ticket))
+    }
+
+    /// Decides a request by the best of these `ways`; `None` when no limiter of it is decided here. If it `is_unasked`, the store was
+    /// not asked because it is away.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::reserve_unasked`].
+    pub(super) fn choose(
+        &self,
+        health: &Health,
+        ways: &[&Alternative],
+        budget: Micros,
+        ticket: Option<Ticket>,
+        is_unasked: bool,
+    ) -> Result<Option<Decision>, IsBack> {
+        if !ways.iter().any(|way| way.checks.iter().any(is_own)) {
+            return Ok(None);
+        }
+        let mut slot = self.state.lock();
+        let decides = |state: &LocalState| ways.iter().any(|way| state.decides(&way.checks));
+        if is_unasked && health.is_closed() && !slot.as_ref().is_some_and(decides) {
+            return Err(IsBack);
+        }
+        let state = self.open(&mut slot, health);
+        state.grow(health.gateways());
+        let now = state.now();
+        let shares = (0..).zip(ways).map(|(id, way)| {
+            let own = way.checks.iter().filter(|check| is_own(check));
+            let checks = own.map(|check| state.begin(health, check, now)).collect();
+            Alternative { id, checks, after: way.after }
+        });
+        let shares = Alternatives::new(shares.collect());
+        let ticket_here = ticket.map(calls::here);
+        let chosen = shares.map_or(0, |own| state.earliest(now, &own, budget, ticket_here));
+        let way = ways[chosen];
+        let decision = self.reserve_in(&mut slot, health, &way.checks, budget, ticket);
+        Ok(decision.map(|decision| Decision { chosen: Some(way.id), ..decision }))
     }
 
     /// Decides a request by those of its limiters that are decided here; `None` when there are none.

@@ -41,7 +41,11 @@ impl LastKnown {
         let mut replied = entries.iter().zip(replies).peekable();
         while let Some((entry, reply)) = replied.next() {
             let (key, level) = match (entry, reply) {
-                (Entry::Reserve { checks, ticket, .. }, Reply::Decision(decision)) => {
+                (
+                    Entry::Reserve { ticket, .. } | Entry::Choose { ticket, .. },
+                    Reply::Decision(decision),
+                ) => {
+                    let Some(checks) = entry.decided(decision) else { continue };
                     match ticket.filter(|_| !late) {
                         Some(ticket) if decision.admitted => {
                             let held = checks.iter().zip(&decision.parts);

@@ -14,6 +14,8 @@ pub(super) struct LockedShards<'s> {
     locked: SmallVec<[(usize, MutexGuard<'s, Shard>); 2]>,
     /// For each check the print of its key, and the position of its part.
     places: SmallVec<[(Print, usize); 2]>,
+    /// The place of the first of the checks that are worked on.
+    first: usize,
 }
 
 // === impl MemoryStore ===
@@ -35,7 +37,7 @@ impl MemoryStore {
             locked.push((part, self.shared.shards[part].0.lock()));
             first = part + 1;
         }
-        LockedShards { locked, places }
+        LockedShards { locked, places, first: 0 }
     }
 
     /// Opens the states of all `checks`, whose parts are locked.
@@ -74,16 +76,21 @@ impl MemoryStore {
 // === impl LockedShards ===
 
 impl LockedShards<'_> {
-    /// The part of the check with index `i`.
+    /// From now on the checks are those from this place on among the locked ones.
+    pub(super) fn begin_at(&mut self, first: usize) {
+        self.first = first;
+    }
+
+    /// The part of the check with index `i` of those that are worked on.
     #[inline]
     pub(super) fn of(&mut self, i: usize) -> &mut Shard {
-        let part = self.places[i].1;
+        let part = self.places[self.first + i].1;
         let at = self.locked.iter().position(|(own, _)| *own == part).unwrap_or_default();
         &mut self.locked[at].1
     }
 
-    /// The print of the key of the check with index `i`.
+    /// The print of the key of that check.
     pub(super) fn print(&self, i: usize) -> Print {
-        self.places[i].0
+        self.places[self.first + i].0
     }
 }

@@ -1,5 +1,7 @@
 //! A limiter has one state in this store, whatever others the list of a request has.
 
+mod ways;
+
 use super::*;
 use crate::{
     algorithm::{

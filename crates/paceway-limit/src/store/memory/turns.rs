@@ -2,7 +2,9 @@
 
 mod floors;
 
-use super::{MemoryStore, OpenedState, shard::Shard, stored_state::Print, wants};
+use super::{
+    MemoryStore, OpenedState, locked::LockedShards, shard::Shard, stored_state::Print, wants,
+};
 use crate::{
     algorithm::{
         MAX_BUDGET, Micros, RuleState,
@@ -23,17 +25,17 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 impl MemoryStore {
-    /// Decides a request that takes its turn at the limiter of check `q`.
+    /// Decides a request that takes its turn at the limiter of check `q`. The parts of its states are locked.
     #[cold]
     pub(super) fn decide_in_turn(
         &self,
+        mut shards: LockedShards<'_>,
         now: Micros,
         checks: &Checks,
         q: usize,
         budget: Micros,
         ticket: Ticket,
     ) -> Decision {
-        let mut shards = self.lock_all(checks);
         let mut opened = self.open_all(&mut shards, checks, now);
         let print = opened[q].print;
         let lost = self.loss(&checks[q]).map_or(0, |loss| loss.at);

@@ -40,6 +40,17 @@ pub enum PauseEvent {
     },
 }
 
+// === impl PauseEvent ===
+
+impl PauseEvent {
+    /// The name of the state.
+    pub fn key(&self) -> &Arc<str> {
+        match self {
+            Self::Began { key, .. } | Self::Grew { key, .. } | Self::Ended { key, .. } => key,
+        }
+    }
+}
+
 /// The channel of the events. It exists from the first receiver on.
 #[derive(Debug, Default)]
 pub(super) struct Events(OnceLock<broadcast::Sender<PauseEvent>>);

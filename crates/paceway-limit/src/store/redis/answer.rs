@@ -113,6 +113,15 @@ impl ScriptCall<'_> {
         }
         Some(match entry {
             Entry::Reserve { checks, .. } => Reply::Decision(read_decision(checks, code, numbers)?),
+            Entry::Choose { among, .. } => {
+                let way = among.ways().get(usize::try_from(code).ok()?)?;
+                let code = numbers.next()?;
+                if code == wire::FOREIGN {
+                    return self.read_foreign(numbers);
+                }
+                let decision = read_decision(&way.checks, code, numbers)?;
+                Reply::Decision(Decision { chosen: Some(way.id), ..decision })
+            }
             Entry::Block { checks, .. } => {
                 let decision = read_decision(checks, code, numbers)?;
                 match numbers.next()? {

@@ -16,7 +16,7 @@ use crate::{
         reserve::Part,
         token_bucket::BlockAsk,
     },
-    store::{Check, Checks, Entry, OnLoss, Turn, turn::of_queue},
+    store::{Alternative, Alternatives, Check, Checks, Entry, OnLoss, Turn, turn::of_queue},
 };
 use ahash::HashMap;
 use redis::{Arg, Cmd, RedisWrite};
@@ -122,6 +122,7 @@ impl<'e> ScriptCall<'e> {
                     }
                 }
             }
+            Entry::Choose { among, budget, ticket } => self.push_ways(among, *budget, *ticket),
             Entry::Block { checks, budget, ask } => {
                 let BlockAsk { requests, reach, jump } = *ask;
                 self.write(&wire::RESERVE_BLOCK, checks, &[*budget, requests, reach, jump]);
@@ -165,6 +166,26 @@ impl<'e> ScriptCall<'e> {
                 self.write(&wire::LOWER, slice::from_ref(check), &numbers);
             }
         }
+    }
+
+    /// Writes a request that can be made in several ways.
+    fn push_ways(&mut self, among: &'e Alternatives, budget: Micros, ticket: Option<Ticket>) {
+        let has_ticket = i64::from(ticket.is_some());
+        let Ticket { gateway, number, deadline } =
+            ticket.unwrap_or(Ticket { gateway: 0, number: 0, deadline: 0 });
+        self.packed.push(wire::CHOOSE.letter);
+        self.number(among.all().len() as i64);
+        for Alternative { checks, .. } in among.ways() {
+            let q = ticket.and_then(|_| of_queue(checks));
+            for (i, check) in checks.iter().enumerate() {
+                self.limiter(check, q == Some(i) || takes_turns(check));
+            }
+        }
+        for number in [budget, has_ticket, gateway, number, deadline] {
+            self.number(number);
+        }
+        let ways = among.ways().iter();
+        self.text(ways.flat_map(|way| [way.checks.len() as i64, way.after]));
     }
 
     /// Writes requests for the same cost of one bucket as one entry.

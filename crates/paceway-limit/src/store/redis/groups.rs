@@ -70,6 +70,8 @@ impl Groups {
     pub(super) fn refuses(&self, entry: &Entry) -> Option<usize> {
         match entry {
             Entry::Reserve { checks, .. } if !is_delayed_charge(checks) => self.exhausted(checks),
+            // Each way has the limiters of the route.
+            Entry::Choose { among, .. } => self.exhausted(among.checks(None)),
             Entry::Block { checks, .. } | Entry::MoveUp { checks, .. } => self.exhausted(checks),
             _ => None,
         }

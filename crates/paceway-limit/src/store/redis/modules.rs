@@ -16,7 +16,7 @@ macro_rules! modules {
 }
 
 /// The modules, in any order: each is made when another one first names it.
-const MODULES: [Module; 29] = modules![
+const MODULES: [Module; 30] = modules![
     "calendar_window",
     "call",
     "common",
@@ -36,6 +36,7 @@ const MODULES: [Module; 29] = modules![
     "replies",
     "reserve",
     "reserve/adjust",
+    "reserve/way",
     "sliding_window",
     "sliding_window/state",
     "state",

@@ -37,6 +37,11 @@ pub(super) const RESERVE_WITH_TICKET: EntryForm =
 /// `wait number 0 -1 0` if the request waits for its turn.
 pub(super) const RESERVE_IN_TURN: EntryForm =
     form(b'Q', "reserve_in_turn", &["budget", "gateway", "number", "deadline", "at"], None);
+/// A request that can be made in several ways: `ways` has for each how many of the limiters are its own, and how late the slots of those
+/// before have to be at least. Without a ticket the last four numbers mean nothing. Replies the number of the way, from 0, and as
+/// [`RESERVE_IN_TURN`] with its limiters.
+pub(super) const CHOOSE: EntryForm =
+    form(b'A', "choose", &["budget", "has_ticket", "gateway", "number", "deadline"], Some("ways"));
 /// Requests for the same cost of one token bucket; their budgets are absent where all are equal. Replies 1 with `admitted`, and
 /// `tail` and `born` of the bucket before; or 0, and then as [`RESERVE`] for each request.
 pub(super) const RESERVE_ALIKE: EntryForm =
@@ -76,10 +81,11 @@ pub(super) const FOREIGN: i64 = -1;
 /// The code of a reply is greater by this if its limiter has a gate: then the level has four more numbers.
 pub(super) const GATED: i64 = 10;
 
-const FORMS: [&EntryForm; 16] = [
+const FORMS: [&EntryForm; 17] = [
     &RESERVE,
     &RESERVE_WITH_TICKET,
     &RESERVE_IN_TURN,
+    &CHOOSE,
     &RESERVE_ALIKE,
     &RESERVE_BLOCK,
     &MOVE_UP,

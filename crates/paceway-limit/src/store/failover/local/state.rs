@@ -11,7 +11,7 @@ use crate::{
         reserve::Part,
     },
     store::{
-        Check, Checks, Entry, KnownPause, OnFailure, Pause, Reply, Share,
+        Alternatives, Check, Checks, Entry, KnownPause, OnFailure, Pause, Reply, Share,
         calls::{self, Calls},
         failover::{
             grants::Grants,
@@ -111,6 +111,17 @@ impl LocalState {
     pub(super) fn decides(&self, checks: &Checks) -> bool {
         let is_open = |limiter: &LocalLimiter| !limiter.closing;
         checks.iter().any(|check| self.limiters.get(&check.key).is_some_and(is_open))
+    }
+
+    /// The index of the best of several ways by the shares of this gateway.
+    pub(super) fn earliest(
+        &self,
+        now: Micros,
+        among: &Alternatives,
+        budget: Micros,
+        ticket: Option<Ticket>,
+    ) -> usize {
+        self.states.earliest_at(now, among, budget, ticket)
     }
 
     pub(super) fn run(&self, now: Micros, entry: Entry) -> Reply {
