@@ -108,6 +108,11 @@ pub enum Failure {
         /// The time until the database is asked again, µs.
         retry_after: Micros,
     },
+    /// The vendor has rejected all accounts of the upstream: 503.
+    AccountsParked {
+        /// The time until the first of them is tried again, µs.
+        retry_after: Micros,
+    },
     /// The upstream gave no valid response: 502, or 504 for a time-out.
     Upstream(UpstreamError),
 }
@@ -186,6 +191,9 @@ impl Failure {
             Self::MissingLimiter { .. } => {
                 (S::SERVICE_UNAVAILABLE, "limiter-missing", "The quota is not known")
             }
+            Self::AccountsParked { .. } => {
+                (S::SERVICE_UNAVAILABLE, "accounts-parked", "The upstream rejects all accounts")
+            }
             Self::Upstream(UpstreamError::Connect(_) | UpstreamError::Via(_)) => {
                 (S::BAD_GATEWAY, "upstream-unreachable", "The upstream cannot be reached")
             }
@@ -242,7 +250,7 @@ impl Failure {
             Self::ClientLeft => Outcome::Cancelled,
             Self::Store(_) => Outcome::StoreUnavailable,
             Self::MissingLimiter { .. } => Outcome::LimiterMissing,
-            Self::Upstream(_) => Outcome::UpstreamFailed,
+            Self::AccountsParked { .. } | Self::Upstream(_) => Outcome::UpstreamFailed,
         }
     }
 
@@ -302,6 +310,10 @@ impl Failure {
                     "the route needs the limiters `{names}`, and the database has not added them yet"
                 )
             }
+            Self::AccountsParked { retry_after } => format!(
+                "the upstream has rejected the credentials of all accounts; the first of them is tried again in {:.3} s",
+                seconds(*retry_after)
+            ),
             Self::Upstream(error) => error.to_string(),
         }
     }
@@ -314,6 +326,7 @@ impl Failure {
             | Self::Paused { retry_after, .. }
             | Self::QueueFull { retry_after }
             | Self::Draining { retry_after }
+            | Self::AccountsParked { retry_after }
             | Self::MissingLimiter { retry_after, .. } => Some(*retry_after),
             Self::Closed(closed) => Some(closed.retry_after),
             Self::Store(_) | Self::TooManyConnections | Self::TooManyBodies => Some(SECOND),

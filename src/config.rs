@@ -1,6 +1,7 @@
 //! The configuration: checked, typed and immutable. [`Config::load`] is the only way to make one from a file, and no other
 //! module checks its values again.
 
+mod accounts;
 mod admin;
 mod calendar;
 mod document;
@@ -32,6 +33,7 @@ mod value;
 mod warnings;
 mod yaml;
 
+pub use accounts::{Account, Accounts, StatusClass};
 pub use admin::{AdminConfig, AdminRead, AdminToken};
 pub use calendar::Calendar;
 pub use edits::ConfigEdit;

@@ -73,6 +73,17 @@ pub struct Parts<'a> {
     pub template: Option<&'a PathTemplate>,
     /// The descriptor in place of a request, if Envoy asks.
     pub descriptor: Option<Descriptor<'a>>,
+    /// The account that the request is sent with, if its upstream has several.
+    pub account: Option<AccountNames<'a>>,
+}
+
+/// The names of an account that keys can have.
+#[derive(Debug, Clone, Copy)]
+pub struct AccountNames<'a> {
+    /// The name of the account.
+    pub name: &'a str,
+    /// The name of its quota.
+    pub quota: &'a str,
 }
 
 /// The keys of a descriptor of Envoy, each with its value.
@@ -91,6 +102,10 @@ const SEPARATOR: &str = "|";
 /// Whether `{NAME}` is a part that a template can have, such as `{client_ip}` or `{header.x-shop}`.
 pub fn is_part(name: &str) -> bool {
     Part::parse(name).is_ok()
+}
+
+fn is_of_account(piece: &TemplatePiece) -> bool {
+    matches!(piece, TemplatePiece::Part(Part::Account | Part::AccountQuota))
 }
 
 // === impl Template ===
@@ -206,6 +221,18 @@ impl Template {
             TemplatePiece::Part(Part::Header(name)) => Some(name),
             _ => None,
         })
+    }
+
+    /// Whether a part is the account of the request, or its quota.
+    pub fn names_account(&self) -> bool {
+        self.pieces.iter().any(is_of_account)
+    }
+
+    /// Whether all of its parts are the account of the request, or its quota.
+    pub fn names_account_alone(&self) -> bool {
+        let is_known =
+            |piece: &TemplatePiece| matches!(piece, TemplatePiece::Text(_)) || is_of_account(piece);
+        self.pieces.iter().all(is_known)
     }
 
     /// The parameters of the route's path that are parts of the template, such as `channel` for `{path.channel}`.

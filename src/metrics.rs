@@ -16,10 +16,11 @@ pub use counts::{Decisions, Outcomes, Statuses};
 pub(crate) use declared::*;
 pub(crate) use handles::QuotaMetrics;
 pub use handles::{
-    ConnectionMetrics, LimiterMetrics, RouteMetrics, SettledPermits, UpstreamMetrics, addresses,
-    begin, config_reloads, service_label, store, store_health, store_pace,
+    AccountMetrics, ConnectionMetrics, LimiterMetrics, RouteMetrics, SettledPermits,
+    UpstreamMetrics, addresses, begin, config_reloads, service_label, store, store_health,
+    store_pace,
 };
-pub use labels::{Outcome, Protocol, Refusal, RetryResult, Verdict};
+pub use labels::{MoveReason, Outcome, Protocol, Refusal, RetryResult, Verdict};
 pub(crate) use metric::Metric;
 pub use times::{TimeCounts, TimeHistogram};
 

@@ -1,6 +1,7 @@
 //! A configuration made ready for requests: lookups, allocations and names that can be made once are made here. All
 //! workers share it.
 
+mod accounts;
 mod shared_margin;
 mod counters;
 mod former_states;
@@ -23,6 +24,8 @@ mod totals;
 mod waiting;
 mod working_rate;
 
+use accounts::AccountsPlan;
+pub(crate) use accounts::{AccountSet, AllParked, RouteAccounts, Trial, open_ways, ways};
 pub(crate) use counters::LimiterCounters;
 pub use counters::WorkerCounters;
 pub(crate) use forward_routes::ForwardRoutes;
@@ -89,6 +92,8 @@ pub struct Plan {
     /// The states of limiters that the configuration does not have any more.
     absent: Vec<UsedStates>,
     pub(crate) upstreams: Vec<UpstreamMetrics>,
+    /// The accounts of each upstream; `None` for one without.
+    pub(crate) accounts: Vec<Option<Arc<AccountsPlan>>>,
     /// The knowledge from the answers of each upstream, by its index.
     pub(crate) heard: Box<[Arc<HeardAnswers>]>,
     /// Bounds the bytes that requests keep because they may be sent again.
@@ -133,6 +138,15 @@ pub(crate) struct HeardAnswers {
     pub(crate) remaining: Remainders,
 }
 
+/// An account whose state in the store is paused.
+pub(crate) struct ParkedAccount<'p> {
+    pub(crate) plan: &'p AccountsPlan,
+    pub(crate) account: usize,
+    /// The name of its upstream.
+    pub(crate) upstream: &'p str,
+    pub(crate) name: &'p str,
+}
+
 // === impl Plan ===
 
 impl Plan {
@@ -162,8 +176,9 @@ impl Plan {
             .map(|i| LimiterPlan::new(i, &config, names, previous))
             .collect();
         let kept_answers = KeptReads::new(&config, previous);
+        let accounts = AccountsPlan::of_all(&config, prefix, previous);
         let RoutePolicies { policies, counted } =
-            RoutePolicies::new(&config, &limiters, &kept_answers);
+            RoutePolicies::new(&config, &limiters, &accounts, &kept_answers);
         let counters = |_| {
             let fixed = policies.iter().map(|policies| policies.fixed(&limiters)).collect();
             WorkerCounters::new(&counted, fixed, limiters.len(), config.upstreams.len())
@@ -202,6 +217,7 @@ impl Plan {
             absent: previous.absent(&config),
             shared_waits: before.map(|before| before.shared_waits.clone()).unwrap_or_default(),
             kept_answers,
+            accounts,
             config,
             instance,
         }
@@ -265,7 +281,20 @@ impl Plan {
             let limiter = &plan.limiter;
             self.config.limiting && limiter.mode != Mode::Off && limiter.key.is_none()
         };
-        self.limiters.iter().filter(works).flat_map(|plan| plan.checks.clone()).collect()
+        let own = self.limiters.iter().filter(works).flat_map(|plan| plan.checks.clone());
+        let parks = self.accounts.iter().flatten().flat_map(|accounts| accounts.parks());
+        own.chain(parks.cloned()).collect()
+    }
+
+    /// The upstream and the index of the account that a state in the store parks.
+    pub(crate) fn parked_account(&self, state: &str) -> Option<ParkedAccount<'_>> {
+        self.accounts.iter().enumerate().find_map(|(upstream, plan)| {
+            let plan = plan.as_deref()?;
+            let account = plan.parked_by(state)?;
+            let config = &self.config.upstreams[upstream];
+            let name = &config.accounts.as_ref()?.all[account].name;
+            Some(ParkedAccount { plan, account, upstream: &config.name, name })
+        })
     }
 }
 

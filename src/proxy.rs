@@ -2,6 +2,7 @@
 //! steps.
 
 mod access_line;
+mod accounts;
 mod arrival;
 mod attempt;
 mod body;
@@ -36,6 +37,7 @@ mod tunnel_record;
 mod upgrade;
 mod validate;
 
+pub(crate) use accounts::PACEWAY_ACCOUNT;
 pub use arrival::Arrival;
 pub(crate) use attempt::Attempt;
 pub use body::{Body, BodyError};

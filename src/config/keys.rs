@@ -1,6 +1,7 @@
 //! The one list of keys: name, kind, default, meaning and schema of each. The parser, the JSON Schema and the tables in
 //! docs/configuration.md are made from it. Reads nothing.
 
+mod accounts;
 mod admin;
 mod charge;
 mod descriptors;
@@ -25,6 +26,7 @@ mod throttle;
 mod tls;
 mod upstream;
 
+pub(super) use accounts::ACCOUNT;
 pub(super) use admin::ADMIN;
 pub(super) use charge::{CHARGE, RESERVED_COST};
 pub(super) use client::{CLIENT, LIMITS, PATHS};
@@ -50,7 +52,7 @@ pub(super) use tls::{CERTIFICATE, STORE_TLS, TLS};
 pub(super) use upstream::{HEALTH, UPSTREAM};
 
 /// The sections below the top of the file, in the order of the schema.
-pub(super) const SECTIONS: [&Keys; 34] = [
+pub(super) const SECTIONS: [&Keys; 35] = [
     &ADMIN,
     &ACCESS_LOG,
     &LOG,
@@ -70,6 +72,7 @@ pub(super) const SECTIONS: [&Keys; 34] = [
     &LIMITS,
     &PATHS,
     &UPSTREAM,
+    &ACCOUNT,
     &REVALIDATE,
     &HEALTH,
     &THROTTLE,

@@ -1,6 +1,7 @@
 //! Makes a configuration from the tree of a file. Unknown keys are mistakes, all mistakes are found at once, and each has its
 //! line and column.
 
+mod accounts;
 mod admin;
 mod certificates;
 mod clients;
@@ -112,12 +113,13 @@ impl ConfigReader {
         let limits_from = self.limits_from(&root);
         self.has_others = root.get("limits_from").is_some();
         let mut limiters = self.limiters(&root, &store);
-        let upstreams = self.upstreams(&root, &limiters);
+        let mut upstreams = self.upstreams(&root, &limiters);
         let paths = self.paths(&root);
         let mut routes = self.routes(&root, &limiters, &upstreams, &paths);
         let descriptors = self.descriptors(&root, &services, &limiters, &mut routes);
         self.find_named_decisions(&root, &services, &routes);
         turns::find_turns(&mut limiters, &routes);
+        accounts::add_upstreams(&mut upstreams);
         let (access_log, logs_user_agent) = self.access_log(&root);
         let has_templates = routes.iter().any(|route| route.path.template().is_some());
         Some(Config {

@@ -1,6 +1,7 @@
 //! The settings of a configuration as types. Reads no file.
 
 use super::{
+    accounts::Accounts,
     admin::AdminConfig,
     document::Document,
     fair::PriorityRule,
@@ -166,6 +167,8 @@ pub struct Upstream {
     pub missing: Vec<String>,
     /// How the upstream says "slow down", and what follows from that.
     pub throttle: ThrottleConfig,
+    /// Its accounts; `None` for an upstream with one credential, or with those of its callers.
+    pub accounts: Option<Accounts>,
     /// The memory for answers that it is asked to confirm, in bytes; `None` if none are kept.
     pub revalidate: Option<usize>,
     /// The form of the gateway's own answers on routes that name none.
@@ -293,7 +296,12 @@ impl Config {
             let alone = members().count() == 1;
             let limiter = &mut self.limiters[i];
             limiter.group = name;
-            limiter.spread = alone && !names_keys && limiter.key.is_some();
+            // The store looks at all accounts of an upstream in one step.
+            let has_accounts = self.routes.iter().any(|route| {
+                let uses = |charge: &Charge| charge.limiter == i;
+                self.upstreams[route.upstream].accounts.is_some() && route.limiters.iter().any(uses)
+            });
+            limiter.spread = alone && !names_keys && !has_accounts && limiter.key.is_some();
         }
     }
 

@@ -36,10 +36,14 @@ pub(super) enum Part {
     Body(JsonPointer),
     /// A key of a descriptor of Envoy.
     Descriptor(String),
+    /// The account that the request is sent with.
+    Account,
+    /// The quota of that account.
+    AccountQuota,
 }
 
 /// The parts that are whole by themselves, such as `{client_ip}`, for hints.
-pub(super) const WHOLE: [&str; 4] = ["client_ip", "host", "method", "path"];
+pub(super) const WHOLE: [&str; 5] = ["client_ip", "host", "method", "path", "account"];
 /// The parts that need more after a dot, such as `{header.x-shop}`, for hints. `path` may have more, too.
 const DOTTED: [&str; 5] = ["header", "query", "segment", "body", "descriptor"];
 const MAX_SEGMENT: usize = 1000;
@@ -52,7 +56,7 @@ fn hint_for(kind: &str, of: Option<&str>) -> String {
     match nearest(kind, WHOLE.into_iter().chain(DOTTED)) {
         Some(kind) => format!("did you mean `{{{kind}{of}}}`?"),
         None => "there are {client_ip}, {client_ip/BITS}, {host}, {method}, {path}, {path.NAME}, {header.NAME}, \
-                 {query.NAME}, {segment.N}, {body./POINTER} and {descriptor.NAME}"
+                 {query.NAME}, {segment.N}, {body./POINTER}, {descriptor.NAME}, {account} and {account.quota}"
             .into(),
     }
 }
@@ -71,6 +75,9 @@ impl Part {
             ("host", None) => Ok(Self::Host),
             ("method", None) => Ok(Self::Method),
             ("path", None) => Ok(Self::Path),
+            ("account", None) => Ok(Self::Account),
+            ("account", Some("quota")) => Ok(Self::AccountQuota),
+            ("account", Some(_)) => wants("is none; there are `{account}` and `{account.quota}`"),
             ("path", Some("" | INTEGER)) => {
                 wants("needs the name of a parameter of the route's `path`, as in `{path.channel}`")
             }
@@ -132,7 +139,15 @@ impl Part {
 
     /// Whether no request can have a number in this part, so that it cannot be a cost.
     pub(super) fn is_never_a_number(&self) -> bool {
-        matches!(self, Self::ClientIp(_) | Self::Host | Self::Method | Self::Path)
+        matches!(
+            self,
+            Self::ClientIp(_)
+                | Self::Host
+                | Self::Method
+                | Self::Path
+                | Self::Account
+                | Self::AccountQuota
+        )
     }
 
     /// The form that all spellings of a value share, where there are several; `None` for text that is no value of this part.
@@ -168,6 +183,8 @@ impl Part {
                 let own = descriptor.0.iter().find(|(key, _)| key == name);
                 own.map(|(_, value)| value.as_bytes().into())
             }),
+            Self::Account => parts.account.map(|account| account.name.as_bytes().into()),
+            Self::AccountQuota => parts.account.map(|account| account.quota.as_bytes().into()),
             Self::Segment { index, is_integer } => {
                 return integer(segment(parts.uri.path(), parts.paths, *index), *is_integer);
             }

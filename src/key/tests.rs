@@ -31,6 +31,7 @@ fn parts(request: &Request<()>) -> Parts<'_> {
         paths: Paths::default(),
         template: None,
         descriptor: None,
+        account: None,
     }
 }
 

@@ -75,6 +75,7 @@ fn connects_as(one: &config::Upstream, other: &config::Upstream) -> bool {
         limiters: _,
         missing: _,
         throttle: _,
+        accounts: _,
         revalidate: _,
         answers: _,
     } = one;

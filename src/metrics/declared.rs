@@ -2,7 +2,7 @@
 //! has the sets of values.
 
 use super::{
-    Outcome, Protocol, Refusal, RetryResult, Verdict,
+    MoveReason, Outcome, Protocol, Refusal, RetryResult, Verdict,
     counts::STATUSES,
     metric::{Label, Metric, MetricKind, closed, configured},
 };
@@ -85,6 +85,12 @@ declare! {
     Counter RETRIES = "paceway_retries_total" by [UPSTREAM, closed("result", RetryResult::ALL.len())];
     /// Responses by which an upstream throttles, as `throttle.when` describes them.
     Counter UPSTREAM_THROTTLED = "paceway_upstream_throttled_total" by [UPSTREAM];
+    /// Requests that were sent with an account of an upstream.
+    Counter ACCOUNT_REQUESTS = "paceway_account_requests_total" by [UPSTREAM, configured("account")];
+    /// Requests that left an account for another one, by the reason.
+    Counter ACCOUNT_MOVES = "paceway_account_moves_total" by [UPSTREAM, configured("account"), closed("reason", MoveReason::ALL.len())];
+    /// Whether an account is not used, because the vendor has rejected it: 1 or 0.
+    Gauge ACCOUNT_PARKED = "paceway_account_parked" by [UPSTREAM, configured("account")];
     /// Addresses of an upstream, by whether requests are sent to them.
     Gauge UPSTREAM_ADDRESSES = "paceway_upstream_addresses" by [UPSTREAM, closed("state", 2)];
     /// Times an address was ejected because it did not work.

@@ -2,14 +2,14 @@
 
 use super::{
     declared::{
-        AVAILABLE, BUILD_INFO, CAPACITY, CONFIG_RELOADS, CONNECTIONS, CONNECTIONS_REFUSED, LATE,
-        LIMITER, MAX_WAIT, PAUSED, PAUSES, PERIOD, RATE, RESET, RETRIES, ROUTE, SAVED, SERVICE,
-        SETTLED, STORE_BLOCK_PERMITS, STORE_BREAKER, STORE_ERRORS, STORE_GATEWAYS,
-        STORE_ROUND_TRIP, STORE_SECONDS, STORE_TIMEOUT, STORE_UP, TUNNELS, UPSTREAM,
-        UPSTREAM_ADDRESSES, UPSTREAM_CHECKS, UPSTREAM_EJECTIONS, UPSTREAM_THROTTLED, USED_UP,
-        WAITING,
+        ACCOUNT_MOVES, ACCOUNT_PARKED, ACCOUNT_REQUESTS, AVAILABLE, BUILD_INFO, CAPACITY,
+        CONFIG_RELOADS, CONNECTIONS, CONNECTIONS_REFUSED, LATE, LIMITER, MAX_WAIT, PAUSED, PAUSES,
+        PERIOD, RATE, RESET, RETRIES, ROUTE, SAVED, SERVICE, SETTLED, STORE_BLOCK_PERMITS,
+        STORE_BREAKER, STORE_ERRORS, STORE_GATEWAYS, STORE_ROUND_TRIP, STORE_SECONDS,
+        STORE_TIMEOUT, STORE_UP, TUNNELS, UPSTREAM, UPSTREAM_ADDRESSES, UPSTREAM_CHECKS,
+        UPSTREAM_EJECTIONS, UPSTREAM_THROTTLED, USED_UP, WAITING,
     },
-    labels::{Protocol, Refusal, RetryResult},
+    labels::{MoveReason, Protocol, Refusal, RetryResult},
 };
 use crate::{
     algorithm::Micros,
@@ -95,12 +95,45 @@ pub struct UpstreamMetrics {
     pub retries: [Counter; RetryResult::ALL.len()],
 }
 
+/// Handles for one account of an upstream.
+#[derive(Clone)]
+pub struct AccountMetrics {
+    /// Requests that were sent with it.
+    pub requests: Counter,
+    /// Whether it is not used, because the vendor has rejected it.
+    pub parked: Gauge,
+    moves: [Counter; MoveReason::ALL.len()],
+}
+
 /// Handles for the connections of clients, shared by all workers.
 #[derive(Clone)]
 pub struct ConnectionMetrics {
     /// Open connections, one gauge for each [`Protocol`].
     open: [Gauge; Protocol::ALL.len()],
     refused: [Counter; Refusal::ALL.len()],
+}
+
+// === impl AccountMetrics ===
+
+impl AccountMetrics {
+    /// Makes the handles for an account.
+    pub fn new(upstream: &str, account: &str) -> Self {
+        let moves =
+            MoveReason::ALL.map(|reason| ACCOUNT_MOVES.count(&[upstream, account, reason.name()]));
+        let parked = ACCOUNT_PARKED.level(&[upstream, account]);
+        Self { requests: ACCOUNT_REQUESTS.count(&[upstream, account]), parked, moves }
+    }
+
+    /// Counts a request that left it.
+    pub fn moved(&self, reason: MoveReason) {
+        self.moves[reason as usize].increment(1);
+    }
+}
+
+impl std::fmt::Debug for AccountMetrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AccountMetrics").finish_non_exhaustive()
+    }
 }
 
 // === impl RouteMetrics ===

@@ -86,6 +86,18 @@ words! {
         Cancelled = "cancelled",
     }
 
+    /// The reason for which a request left an account: the label `reason`.
+    MoveReason {
+        /// The vendor has refused a call, and another account has an earlier slot.
+        Refused = "refused",
+        /// The vendor has rejected the account.
+        Parked = "parked",
+        /// Its address could not be reached.
+        Unreachable = "unreachable",
+        /// The answer has a status after which another account takes the request.
+        Failed = "failed",
+    }
+
     /// The protocol of a client's connection: the label `protocol`.
     Protocol {
         /// HTTP/1.0 and HTTP/1.1, in clear text or over TLS.

@@ -1,11 +1,17 @@
 //! The limits and header rules of a route. There may be thousands of routes; those with the same limits share one
 //! policy, which therefore stays in a cache.
 
-use super::{LimiterPlan, ReadPolicy, counters::CountedRoute, kept_reads::KeptReads};
+use super::{
+    LimiterPlan, ReadPolicy,
+    accounts::{AccountsPlan, RouteAccounts},
+    counters::CountedRoute,
+    kept_reads::KeptReads,
+};
 use crate::{
     algorithm::fair::Priority,
     config::{self, AnswerForm, Charge, Config, KeptMemory, Mode, PriorityRule, Rate},
     key::{BodyParts, Parts, Template, TrueCost},
+    path::PathRule,
     store::{Check, Checks},
     upstream::headers::Rules,
 };
@@ -53,6 +59,8 @@ pub(crate) struct RoutePolicy {
     pub(crate) max_waiting: usize,
     /// Whether every answer says what its limiter has left.
     pub(crate) tells_quota: bool,
+    /// The accounts with which its requests are sent; `None` on most routes.
+    pub(crate) accounts: Option<RouteAccounts>,
     /// How its reads may cost nothing; `None` on nearly all routes.
     pub(crate) reads: Option<Arc<ReadPolicy>>,
     /// The form of the gateway's own answers.
@@ -123,13 +131,23 @@ struct PolicyKey<'a> {
 // === impl RoutePolicies ===
 
 impl RoutePolicies {
-    pub(super) fn new(config: &Config, limiters: &[LimiterPlan], kept: &KeptReads) -> Self {
+    pub(super) fn new(
+        config: &Config,
+        limiters: &[LimiterPlan],
+        accounts: &[Option<Arc<AccountsPlan>>],
+        kept: &KeptReads,
+    ) -> Self {
         let (mut policies, mut places) = (Vec::new(), HashMap::new());
         let routes = config.routes.iter().enumerate();
         let counted = routes.map(|(i, route)| {
             let policy = *places.entry(PolicyKey::of(i, route)).or_insert_with(|| {
                 let reads = kept.policy(i, route).map(Arc::new);
-                policies.push(RoutePolicy::new(route, limiters, config).with_reads(reads));
+                let policy = RoutePolicy::new(route, limiters, config).with_reads(reads);
+                // A descriptor and a decision of a program name no upstream.
+                let own = accounts[route.upstream].clone();
+                let own = own.filter(|_| route.path != PathRule::Descriptor);
+                let own = own.map(|plan| RouteAccounts::new(config, route, plan));
+                policies.push(policy.with_accounts(own));
                 policies.len() - 1
             });
             CountedRoute { policy, priority: route.priority.fixed().unwrap_or(Priority::Normal) }
@@ -148,6 +166,14 @@ impl RoutePolicy {
             policy.reads = reads.clone();
         }
         Self { reads, ..self }
+    }
+
+    /// The same policy for requests that are sent with one of these accounts.
+    fn with_accounts(mut self, accounts: Option<RouteAccounts>) -> Self {
+        for (_, policy) in &mut self.without {
+            policy.accounts.clone_from(&accounts);
+        }
+        Self { accounts, ..self }
     }
 
     fn new(route: &config::Route, limiters: &[LimiterPlan], config: &Config) -> Self {
@@ -230,6 +256,7 @@ impl RoutePolicy {
             max_wait_cap: route.max_wait_cap,
             max_waiting: route.max_waiting,
             tells_quota: route.tells_quota,
+            accounts: None,
             reads: None,
             answers: route.answers,
         }
@@ -238,7 +265,7 @@ impl RoutePolicy {
     /// Makes the checks of a request if no part of them depends on the request. Each worker has its own: they are
     /// counted references, and workers that shared them would write to one cache line.
     pub(crate) fn fixed(&self, limiters: &[LimiterPlan]) -> Option<Checks> {
-        if self.missing.is_some() {
+        if self.missing.is_some() || self.accounts.is_some() {
             return None;
         }
         let fixed = self.charges.iter().map(|charge| {
@@ -380,6 +407,7 @@ impl RoutePolicy {
             max_wait_cap: self.max_wait_cap,
             max_waiting: self.max_waiting,
             tells_quota: self.tells_quota,
+            accounts: None,
             reads: None,
             answers: self.answers,
         }

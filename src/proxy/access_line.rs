@@ -68,6 +68,8 @@ pub(super) struct LoggedResult {
     pub(super) upstream: Option<Duration>,
     /// How often the request was sent; 0 if it was not.
     pub(super) attempts: u32,
+    /// The account that it was sent with.
+    pub(super) account: Option<HeaderValue>,
 }
 
 /// The access line of a CONNECT to the forward proxy that leads to no request.
@@ -215,6 +217,7 @@ impl AccessLine {
             service = self.service.map(Service::name),
             route = route.map_or("-", |route| &route.name),
             upstream = upstream.map(String::as_str),
+            account = result.account.as_ref().and_then(|account| account.to_str().ok()),
             upstream_address = self.upstream_address.map(tracing::field::display),
             limiter = bound.unwrap_or("-"),
             key = key.flatten(),

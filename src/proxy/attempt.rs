@@ -2,7 +2,7 @@
 
 mod notes;
 
-use super::{Proxy, forward::Received, record::Record};
+use super::{Proxy, accounts::AttemptAccounts, forward::Received, record::Record};
 use crate::{
     algorithm::Micros,
     answer::{Failure, is_reason},
@@ -10,10 +10,10 @@ use crate::{
     metrics::Verdict,
     plan::{CheckOwner, RecentReason, RoutePolicy, Waiting},
     reads::{Lead, SlotKnown},
-    store::{Check, Checks, Decision, Source, StoreError},
+    store::{Alternatives, Check, Checks, Decision, Source, StoreError},
 };
 use notes::{Times, is_logged};
-use std::time::Duration;
+use std::{future::pending, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// An attempt to send a request, as the side that asks the limiters.
@@ -39,6 +39,8 @@ pub(crate) struct Attempt<'r, 'p> {
     is_counted: bool,
     /// Tells identical reads that wait with this one which slot it has.
     lead: Option<&'r Lead>,
+    /// The accounts with which it may be sent, if there are several.
+    accounts: Option<AttemptAccounts<'r>>,
     /// The upstream's refusal of the attempt before, which is kept until this one waits for a slot that it was granted.
     refused: Option<&'r mut Option<Box<Received>>>,
 }
@@ -60,7 +62,7 @@ impl<'r, 'p> Attempt<'r, 'p> {
             !budget.is_zero() && proxy.0.plan.waiting.of(route) >= policy.max_waiting;
         let (until, waiting) = (None, None);
         let (indices, is_last_call, is_counted, refused) = (None, false, false, None);
-        let lead = None;
+        let (lead, accounts) = (None, None);
         Self {
             proxy,
             record,
@@ -75,6 +77,7 @@ impl<'r, 'p> Attempt<'r, 'p> {
             is_last_call,
             is_counted,
             lead,
+            accounts,
             refused,
         }
     }
@@ -94,6 +97,11 @@ impl<'r, 'p> Attempt<'r, 'p> {
     /// Makes it an attempt after a refusal by the upstream, which is freed when this one waits for a slot.
     pub(super) fn after_refusal(self, refused: &'r mut Option<Box<Received>>) -> Self {
         Self { refused: Some(refused), ..self }
+    }
+
+    /// Makes it an attempt that takes one of these accounts.
+    pub(crate) fn among(self, accounts: Option<AttemptAccounts<'r>>) -> Self {
+        Self { accounts, ..self }
     }
 
     /// Makes it an attempt with checks of these indices among those of the route.
@@ -121,7 +129,12 @@ impl<'r, 'p> Attempt<'r, 'p> {
     pub(crate) async fn promise(mut self, budget: Duration) -> Result<Reservation, Failure> {
         // A place in a queue is only of use to a call that waits.
         let budget = if self.checks.iter().any(Check::is_lease) { Duration::ZERO } else { budget };
-        let promised = match limit::ask(&self.proxy.0.store, self.checks, budget).await {
+        let store = &self.proxy.0.store;
+        let answer = match self.ways() {
+            Some(among) => limit::ask_among(store, &among, budget).await,
+            None => limit::ask(store, self.checks, budget).await,
+        };
+        let promised = match answer {
             Ok(Admission::Granted(reservation)) => match reservation.paused() {
                 None => {
                     self.granted(&reservation);
@@ -255,6 +268,33 @@ impl Caller for Attempt<'_, '_> {
             });
             renewed.collect()
         })
+    }
+
+    fn ways(&self) -> Option<Arc<Alternatives>> {
+        Some(self.accounts?.open(&*self.proxy.0.store))
+    }
+
+    fn takes(&mut self, way: u8) {
+        if let Some(accounts) = self.accounts {
+            self.checks = accounts.ways().checks(Some(way));
+            self.record.account = Some(way);
+        }
+    }
+
+    async fn way_closes(&self) {
+        match (self.accounts, self.record.account) {
+            (Some(accounts), Some(own)) => accounts.closes(own).await,
+            _ => pending().await,
+        }
+    }
+
+    /// A call is late, too, whose account was parked since.
+    fn is_late(&self, reservation: &Reservation) -> bool {
+        let is_parked = |accounts: AttemptAccounts<'_>| {
+            let own = self.record.account.filter(|_| reservation.way.is_some());
+            own.is_some_and(|own| accounts.is_closed(&*self.proxy.0.store, own))
+        };
+        reservation.is_late() || self.accounts.is_some_and(is_parked)
     }
 
     fn granted(&mut self, reservation: &Reservation) {

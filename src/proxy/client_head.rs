@@ -1,6 +1,6 @@
 //! The head of an answer as the client gets it. The rules of HTTP for it are in `upstream/headers`.
 
-use super::{record::Record, request_id::X_REQUEST_ID};
+use super::{accounts::PACEWAY_ACCOUNT, record::Record, request_id::X_REQUEST_ID};
 use crate::{
     answer::PACEWAY_ORIGIN,
     plan::RoutePolicy,
@@ -33,6 +33,9 @@ pub(super) fn for_client(
     }
     if record.attempts > 1 {
         headers.insert(&PACEWAY_ATTEMPTS, HeaderValue::from(record.attempts));
+    }
+    if let Some(account) = record.account_label() {
+        headers.insert(&PACEWAY_ACCOUNT, account.clone());
     }
     record.tell(headers);
     for rules in policy.rules.as_ref().into_iter().flatten() {

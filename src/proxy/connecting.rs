@@ -1,6 +1,7 @@
 //! The connection of an attempt, as the side that `limit::pace` makes ready: an idle one or a new one for the first attempt,
 //! a fresh one for the second attempt after a connection that broke.
 
+use super::accounts::AccountPools;
 use crate::{
     answer::Failure,
     limit::Callee,
@@ -12,6 +13,8 @@ use tokio::time::Instant;
 /// The upstream of a first attempt, as the side that is called.
 pub(super) struct FirstConnection<'a> {
     upstream: &'a Pool,
+    /// The connections to the addresses of accounts, of which one is taken with the slot.
+    accounts: Option<AccountPools<'a>>,
     /// When the attempt began. A connection that was idle for long then is not taken.
     since: Instant,
     /// The end of the time that the request may wait.
@@ -57,13 +60,25 @@ impl<'a> FirstConnection<'a> {
     /// so that it is made while the store decides.
     pub(super) fn new(upstream: &'a Pool, since: Instant, until: Instant) -> Self {
         let (ahead, connecting) = (upstream.connect_ahead(), Connecting::default());
-        Self { upstream, since, until, ahead, made: None, due: None, connecting }
+        let (accounts, made, due) = (None, None, None);
+        Self { upstream, accounts, since, until, ahead, made, due, connecting }
     }
 
     /// Connects only shortly before the slot, which is not near.
     pub(super) fn later(upstream: &'a Pool, until: Instant) -> Self {
         let (since, connecting) = (Instant::now(), Connecting::default());
-        Self { upstream, since, until, ahead: None, made: None, due: None, connecting }
+        let (accounts, ahead, made, due) = (None, None, None, None);
+        Self { upstream, accounts, since, until, ahead, made, due, connecting }
+    }
+
+    /// Takes the connection from the addresses of the account that is taken.
+    pub(super) fn among(self, accounts: Option<AccountPools<'a>>) -> Self {
+        Self { accounts, ..self }
+    }
+
+    /// The upstream that is called.
+    pub(super) fn upstream(&self) -> &'a Pool {
+        self.upstream
     }
 }
 
@@ -99,6 +114,15 @@ impl Callee for FirstConnection<'_> {
 
     fn put_back(&mut self, connection: Connection) {
         connection.recycle();
+    }
+
+    fn takes(&mut self, way: u8) {
+        if let Some(accounts) = self.accounts {
+            let upstream = accounts.of(way);
+            if !std::ptr::eq(upstream, self.upstream) {
+                (self.upstream, self.ahead) = (upstream, None);
+            }
+        }
     }
 
     fn waits(&mut self, time: Option<Duration>) {

@@ -2,16 +2,16 @@
 //! services.
 
 use super::{
-    Arrival, Client, Proxy, budget::budget, destination::Destination, record::Record,
-    upgrade::Upgrade, validate,
+    Arrival, Client, Proxy, accounts::RequestAccounts, budget::budget, destination::Destination,
+    record::Record, upgrade::Upgrade, validate,
 };
 use crate::{
     answer::{Failure, grpc},
-    config::Service,
+    config::{self, Service},
     key::Parts,
-    plan::{RoutePolicy, WorkerCounters},
+    plan::{RoutePolicy, WorkerCounters, ways},
     route::host_of,
-    store::Checks,
+    store::{Checks, Question},
     upstream::{
         Pool, Upload,
         headers::{self, HeaderFlags},
@@ -170,7 +170,7 @@ impl<'a> Exchange<'a> {
     pub(crate) async fn checks(
         &mut self,
         routed: &mut Routed<'a>,
-    ) -> Result<Option<Checks>, Failure> {
+    ) -> Result<Option<Question>, Failure> {
         let body = if routed.policy.is_special {
             self.proxy.require_limiters(routed.policy)?;
             Box::pin(self.read_json(routed)).await?
@@ -186,7 +186,7 @@ impl<'a> Exchange<'a> {
         let priority =
             self.record.priority(&routed.policy.priority, request.headers(), client.is_trusted);
         let priority = priority.map_err(refuse)?;
-        let parts = || Parts {
+        let parts = |account| Parts {
             client_ip: client.client_ip(request.headers(), &config.trusted_proxies),
             host: asked_host(request.uri(), routed.host.as_ref()),
             method: request.method(),
@@ -197,12 +197,53 @@ impl<'a> Exchange<'a> {
             paths: config.paths,
             template: config.routes[routed.route].path.template().map(|template| &**template),
             descriptor: None,
+            account,
         };
-        let own = routed.policy.checks(&plan.limiters, priority, parts).map_err(refuse)?;
-        Ok(own.map(|own| {
-            routed.policy = own.policy;
-            own.checks
-        }))
+        let (policy, accounts) = (routed.policy, self.accounts_config(routed.policy));
+        let Some(accounts) = accounts else {
+            let own = policy.checks(&plan.limiters, priority, || parts(None)).map_err(refuse)?;
+            return Ok(own.map(|own| {
+                routed.policy = own.policy;
+                Question::Checks(own.checks)
+            }));
+        };
+        let mut left = policy;
+        let ways = ways(accounts, |names| {
+            let own = policy.checks(&plan.limiters, priority, || parts(Some(names)))?;
+            Ok(own.map(|own| {
+                left = own.policy;
+                own.checks
+            }))
+        });
+        let ways = ways.map_err(refuse)?;
+        routed.policy = left;
+        Ok(ways.map(Question::Ways))
+    }
+
+    /// The accounts of the upstream of a route, if its requests are sent with one of them.
+    pub(crate) fn accounts_config(&self, policy: &RoutePolicy) -> Option<&'a config::Accounts> {
+        policy.accounts.as_ref()?;
+        self.proxy.0.plan.config.upstreams[policy.upstream].accounts.as_ref()
+    }
+
+    /// Finds the accounts with which a request may be sent that asks this question; `None` if its upstream has none.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::AccountsParked`] if none may be used now.
+    pub(crate) async fn open_accounts<'q>(
+        &self,
+        policy: &'a RoutePolicy,
+        question: Option<&'q Question>,
+    ) -> Result<Option<Box<RequestAccounts<'q>>>, Failure>
+    where
+        'a: 'q,
+    {
+        let (Some(route), Some(config)) = (&policy.accounts, self.accounts_config(policy)) else {
+            return Ok(None);
+        };
+        let opened = RequestAccounts::open(&self.proxy.0.store, route, config, question);
+        Ok(Some(Box::new(Box::pin(opened).await?)))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{
     Body, Exchange, Routed,
+    accounts::RequestAccounts,
     attempt::Attempt,
     client_head::for_client,
     connecting::FirstConnection,
@@ -15,11 +16,11 @@ use super::{
 use crate::{
     answer::Failure,
     limit::{self, Callee, Reservation},
-    store::Checks,
+    store::{Checks, Question},
     upstream::{
         Answered, Connection, Pool, RequestExtras, Sent, Target, UploadControl, UploadError,
         UpstreamError,
-        headers::{self, AddedHeaders, ForwardContext, HeaderFlags},
+        headers::{self, ForwardContext, HeaderFlags},
     },
 };
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
@@ -40,6 +41,8 @@ pub(super) struct Outgoing<'h> {
     pub(super) times: AttemptTimes,
     /// The rest of what a read needs that may cost nothing; `None` for nearly all requests.
     pub(super) read: Option<Box<PendingRead>>,
+    /// The accounts with which it may be sent; `None` for most requests.
+    pub(super) accounts: Option<Box<RequestAccounts<'h>>>,
 }
 
 /// The upstream's answer to one attempt, as far as it has come.
@@ -73,14 +76,19 @@ impl<'a> Exchange<'a> {
         if !routed.is_expected {
             self.arrival.request.body_mut().look_ahead().await.map_err(spoilt)?;
         }
-        let own;
+        let own: Option<Question>;
         let checks = match routed.fixed {
             Some(checks) => Some(checks),
             None => {
                 let headers = self.arrival.request.headers_mut();
                 headers::remove_alike(headers, &routed.policy.read_headers);
                 own = self.checks(routed).await?;
-                own.as_ref()
+                let accounts = self.open_accounts(routed.policy, own.as_ref()).await?;
+                if let Some(accounts) = accounts {
+                    let sent = self.forward_among(routed, own.as_ref(), accounts, answer, others);
+                    return Box::pin(sent).await;
+                }
+                own.as_ref().map(Question::first)
             }
         };
         let read = match &routed.policy.reads {
@@ -118,6 +126,65 @@ impl<'a> Exchange<'a> {
         self.send(routed, &mut outgoing, connected?, answer).await
     }
 
+    /// Forwards a request as [`Self::forward`] does, with the account whose slot is the earliest.
+    #[cold]
+    async fn forward_among<'h>(
+        &mut self,
+        routed: &mut Routed<'a>,
+        question: Option<&'h Question>,
+        mut accounts: Box<RequestAccounts<'h>>,
+        answer: &mut Response<()>,
+        others: &OthersWaiting,
+    ) -> Result<Body, Failure>
+    where
+        'a: 'h,
+    {
+        let checks = question.map(Question::first);
+        let read = match &routed.policy.reads {
+            None => None,
+            Some(policy) => {
+                match Box::pin(self.begin_read(routed, policy, checks, answer, others)).await? {
+                    ReadStart::Answered(body) => return Ok(body),
+                    ReadStart::Asks(read) => read,
+                }
+            }
+        };
+        let proxy = self.proxy;
+        let (since, pools) = (self.record.started, &proxy.0.upstreams);
+        let main = &pools[routed.policy.upstream];
+        let mut is_first = true;
+        let (reservation, connection, upstream) = loop {
+            let own = accounts.upstream().map_or(main, |own| &pools[own]);
+            let mut pool = FirstConnection::new(own, since, since + routed.budget)
+                .among(Some(accounts.pools(pools)));
+            let connected = match checks {
+                Some(checks) => {
+                    let attempt = self.first_attempt(routed, checks, read.as_deref());
+                    let attempt = if is_first { attempt } else { attempt.again() };
+                    let mut attempt = attempt.among(accounts.for_attempt());
+                    let paced = limit::pace(&proxy.0.store, checks, &mut attempt, &mut pool).await;
+                    paced.map(|(reservation, connection)| (Some(reservation), connection))
+                }
+                None => pool.ready().await.map(|connection| (None, connection)),
+            };
+            accounts.take(self.record.account);
+            self.record.account = accounts.chosen();
+            self.record.end_wait_connecting(pool.connecting);
+            self.record.connected(pool.made);
+            match connected {
+                Ok((reservation, connection)) => break (reservation, connection, pool.upstream()),
+                // The permits are given back, and the others may be reached.
+                Err(Failure::Upstream(_)) if accounts.leave_unreachable() => is_first = false,
+                Err(failure) => return Err(failure),
+            }
+        };
+        let client = ClientSide::of(self.client, &self.arrival.request);
+        let mut outgoing = Outgoing::new(accounts.checks(), upstream, client, since, read);
+        outgoing.reservation = reservation;
+        outgoing.accounts = Some(accounts);
+        self.send(routed, &mut outgoing, connection, answer).await
+    }
+
     /// The first attempt of a request.
     #[inline(always)]
     fn first_attempt<'r>(
@@ -150,14 +217,16 @@ impl<'a> Exchange<'a> {
             return Err(Failure::BadRequest("this upstream takes no WebSockets".into()));
         }
         let target = outgoing.upstream.target_of(&connection);
-        self.address(routed, target, &mut outgoing.extras.added)?;
+        self.address(routed, target, outgoing)?;
         if routed.upgrade.is_none() {
             outgoing.extras.replay = self.keep_body(routed);
         }
         self.spend(routed, outgoing);
         self.record.note_sent();
         if let Some(read) = &mut outgoing.read {
-            let upstream = &self.proxy.0.plan.config.upstreams[routed.policy.upstream];
+            let account = outgoing.accounts.as_ref().and_then(|accounts| accounts.upstream());
+            let upstream = account.unwrap_or(routed.policy.upstream);
+            let upstream = &self.proxy.0.plan.config.upstreams[upstream];
             let names_host = self.client.forward.is_some() || upstream.preserve_host;
             let scope = ReadScope { upstream, checks: outgoing.checks, names_host };
             read.send(scope, &mut self.arrival.request, &outgoing.extras.added);
@@ -166,7 +235,10 @@ impl<'a> Exchange<'a> {
             Ok(answered) => answered,
             Err(error) => return Err(outgoing.fail(error)),
         };
-        if !self.throttle(routed).rules.concerns(answer.status(), answered.seen) {
+        let status = answer.status();
+        let is_of_account =
+            outgoing.accounts.as_ref().is_some_and(|accounts| accounts.concerns(status));
+        if !is_of_account && !self.throttle(routed).rules.concerns(status, answered.seen) {
             self.learn(routed, outgoing, false);
             return self.pass_on(routed, outgoing, answered, None, answer);
         }
@@ -188,6 +260,9 @@ impl<'a> Exchange<'a> {
     ) -> Result<Answered, UpstreamError> {
         let request = &mut self.arrival.request;
         self.record.sent_on(&connection, request.headers_mut());
+        if let Some(accounts) = &outgoing.accounts {
+            accounts.count_sent();
+        }
         outgoing.times.sent = Instant::now();
         outgoing.client.begin();
         let Outgoing { extras, client, times, .. } = &mut *outgoing;
@@ -231,11 +306,12 @@ impl<'a> Exchange<'a> {
         &mut self,
         routed: &mut Routed<'a>,
         target: &'h Target,
-        own: &mut AddedHeaders<'h>,
+        outgoing: &mut Outgoing<'h>,
     ) -> Result<(), Failure>
     where
         'a: 'h,
     {
+        let Outgoing { extras: RequestExtras { added: own, .. }, accounts, .. } = outgoing;
         let config = self.upstream_config(routed);
         let (client, seen, request) = (self.client, self.seen, &mut self.arrival.request);
         let authority = request.uri().authority();
@@ -264,6 +340,11 @@ impl<'a> Exchange<'a> {
         if routed.upgrade.is_some() || rules.clone().any(|rules| !rules.is_empty()) {
             own.merge_into(request.headers_mut());
             rules.for_each(|rules| rules.apply(request.headers_mut()));
+        }
+        if let Some(accounts) = accounts {
+            own.merge_into(request.headers_mut());
+            accounts.sign(request);
+            accounts.keep_uri(request.uri());
         }
         // A client of the forward proxy has written the base path itself. Most other requests are as they came, too.
         let base = if client.forward.is_some() { "" } else { &target.base };
@@ -354,7 +435,8 @@ impl<'h> Outgoing<'h> {
     ) -> Self {
         let times = AttemptTimes { sent: since, took: Duration::ZERO };
         let (reservation, extras) = (None, RequestExtras::none());
-        Self { checks, reservation, upstream, extras, client, times, read }
+        let accounts = None;
+        Self { checks, reservation, upstream, extras, client, times, read, accounts }
     }
 
     /// The reason why there is no answer. If nothing was sent, the permits are refunded.

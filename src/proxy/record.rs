@@ -55,6 +55,8 @@ pub(crate) struct Record<'a> {
     upstream: Option<Duration>,
     /// How often the request was sent, after refusals of the upstream.
     pub(super) attempts: u32,
+    /// The account that it is sent with, if its upstream has several.
+    pub(crate) account: Option<u8>,
     /// The level of the limiter that bound it, if each answer has that.
     pub(super) quota: Option<Box<QuotaLeft>>,
     line: Option<Box<AccessLine>>,
@@ -121,6 +123,7 @@ impl<'a> Record<'a> {
             waits_since: None,
             upstream: None,
             attempts: 1,
+            account: None,
             quota: None,
             line: plan.redactor.is_some().then(line),
             trace,
@@ -265,6 +268,14 @@ impl<'a> Record<'a> {
         }
     }
 
+    /// The account that the request is sent with, as a header field.
+    pub(crate) fn account_label(&self) -> Option<&'a HeaderValue> {
+        let (account, route) = (self.account?, self.route?);
+        let policy = self.plan.counters[0].direct[route].policy;
+        let accounts = self.plan.policies[policy].accounts.as_ref()?;
+        Some(&accounts.plan.all.get(usize::from(account))?.label)
+    }
+
     #[cold]
     fn tell_wait(&self, headers: &mut HeaderMap) {
         let millis = self.wait.as_secs_f64() * 1000.0;
@@ -335,6 +346,7 @@ impl<'a> Record<'a> {
             connecting: self.connecting,
             upstream: self.upstream,
             attempts: if self.sent { self.attempts } else { 0 },
+            account: self.account_label().filter(|_| self.sent).cloned(),
         }
     }
 }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     answer::Failure,
-    limit,
+    limit::{self, Callee},
     metrics::{RetryResult, UpstreamMetrics},
     throttle::{Repeat, UpstreamRefusal},
     upstream::{Replay, Upload, is_idempotent, move_host},
@@ -38,11 +38,12 @@ enum AfterRefusal {
 
 // === impl Exchange ===
 
-impl Exchange<'_> {
+impl<'a> Exchange<'a> {
     /// Keeps the body of a request from now on, if the request may be sent again.
     pub(super) fn keep_body(&mut self, routed: &Routed<'_>) -> Replay<Upload> {
         let throttle = self.throttle(routed);
-        if routed.budget.is_zero() || routed.is_expected || !throttle.retries() {
+        let retries = throttle.retries() && !routed.budget.is_zero();
+        if routed.is_expected || !retries && routed.policy.accounts.is_none() {
             return Replay::none();
         }
         let (most, bound) = (throttle.retry.max_body, &self.proxy.0.plan.kept);
@@ -56,16 +57,32 @@ impl Exchange<'_> {
     ///
     /// A [`Failure`] if the request was given a slot for another attempt, and that failed.
     #[cold]
-    pub(super) async fn after_answer(
+    pub(super) async fn after_answer<'h>(
         &mut self,
         routed: &Routed<'_>,
-        outgoing: &mut Outgoing<'_>,
+        outgoing: &mut Outgoing<'h>,
         mut received: Box<Received>,
-    ) -> Result<Box<Received>, Failure> {
+    ) -> Result<Box<Received>, Failure>
+    where
+        'a: 'h,
+    {
         let metrics = &self.proxy.0.plan.upstreams[routed.policy.upstream];
         let mut last: Option<RetryCount<'_>> = None;
         loop {
             let throttle = self.throttle(routed);
+            if outgoing.accounts.is_some()
+                && let Some(reason) = self.leave_account(routed, outgoing, &mut received).await
+                && self.move_account(routed, outgoing, &mut received, reason).await?
+            {
+                let mut count = RetryCount { metrics, result: RetryResult::Cancelled };
+                // No caller learns of the credentials of an account.
+                match self.retry(routed, outgoing, None, &mut count).await? {
+                    AfterRefusal::Sent(answer) => received = answer,
+                    AfterRefusal::Final(answer) => return Ok(answer),
+                }
+                last = Some(count);
+                continue;
+            }
             let refusal = if received.says_something(&throttle.rules) {
                 self.hear(routed, outgoing, &mut received).await
             } else {
@@ -94,7 +111,9 @@ impl Exchange<'_> {
                 count.result = why;
                 return Ok(received);
             }
-            match self.retry(routed, outgoing, received, &mut count).await? {
+            // With accounts the vendor's time is that of one of them.
+            let kept = outgoing.accounts.is_none().then_some(received);
+            match self.retry(routed, outgoing, kept, &mut count).await? {
                 AfterRefusal::Sent(answer) => received = answer,
                 AfterRefusal::Final(answer) => return Ok(answer),
             }
@@ -125,25 +144,47 @@ impl Exchange<'_> {
         Some(RetryResult::NoSlot)
     }
 
-    /// Sends a refused request again, if a slot comes in time.
-    async fn retry(
+    /// Sends a request again, if a slot comes in time. Otherwise its client gets the answer `refused`; without one it learns why it
+    /// has no slot.
+    async fn retry<'h>(
         &mut self,
         routed: &Routed<'_>,
-        outgoing: &mut Outgoing<'_>,
-        received: Box<Received>,
+        outgoing: &mut Outgoing<'h>,
+        refused: Option<Box<Received>>,
         count: &mut RetryCount<'_>,
-    ) -> Result<AfterRefusal, Failure> {
-        let Some(checks) = outgoing.checks else { return Ok(AfterRefusal::Final(received)) };
+    ) -> Result<AfterRefusal, Failure>
+    where
+        'a: 'h,
+    {
+        let is_refused = refused.is_some();
+        let refused = match refused {
+            Some(received) if outgoing.checks.is_none() && outgoing.accounts.is_none() => {
+                return Ok(AfterRefusal::Final(received));
+            }
+            refused => refused,
+        };
         let proxy = self.proxy;
-        let upstream = outgoing.upstream;
         let until = self.record.started + routed.budget;
-        let (mut kept, mut pool) = (Some(received), FirstConnection::later(upstream, until));
-        let (record, policy, budget) = (&mut self.record, routed.policy, routed.budget);
-        let attempt = Attempt::first(proxy, record, routed.route, policy, checks, budget);
-        let lead = outgoing.read.as_ref().and_then(|read| read.lead());
-        let mut attempt = attempt.again().after_refusal(&mut kept).leading(lead);
-        let paced = limit::pace(&proxy.0.store, checks, &mut attempt, &mut pool).await;
-        drop(attempt);
+        let accounts = outgoing.accounts.as_deref();
+        let pools = accounts.map(|accounts| accounts.pools(&proxy.0.upstreams));
+        let own = accounts.and_then(|accounts| accounts.upstream());
+        let upstream = own.map_or(outgoing.upstream, |own| &proxy.0.upstreams[own]);
+        let (mut kept, mut pool) = (refused, FirstConnection::later(upstream, until).among(pools));
+        let paced = match outgoing.checks {
+            Some(checks) => {
+                let (record, policy, budget) = (&mut self.record, routed.policy, routed.budget);
+                let attempt = Attempt::first(proxy, record, routed.route, policy, checks, budget);
+                let lead = outgoing.read.as_ref().and_then(|read| read.lead());
+                let attempt = attempt.again().after_refusal(&mut kept).leading(lead);
+                let among = accounts.and_then(|accounts| accounts.for_attempt());
+                let mut attempt = attempt.among(among);
+                let paced = limit::pace(&proxy.0.store, checks, &mut attempt, &mut pool).await;
+                drop(attempt);
+                paced.map(|(reservation, connection)| (Some(reservation), connection))
+            }
+            None => pool.ready().await.map(|connection| (None, connection)),
+        };
+        outgoing.upstream = pool.upstream();
         self.record.end_wait_connecting(pool.connecting);
         self.record.connected(pool.made);
         let (reservation, connection) = match (paced, kept) {
@@ -155,18 +196,24 @@ impl Exchange<'_> {
             }
             (Err(failure), None) => {
                 count.result = RetryResult::Failed;
-                return Err(failure.throttled());
+                return Err(if is_refused { failure.throttled() } else { failure });
             }
         };
         let config = self.upstream_config(routed);
-        if !config.preserve_host {
+        if let Some(accounts) = &mut outgoing.accounts {
+            accounts.take_again(self.record.account);
+            self.record.account = accounts.chosen();
+            outgoing.checks = accounts.checks();
+            let target = connection.target();
+            accounts.readdress(&mut self.arrival.request, target, config.preserve_host);
+        } else if !config.preserve_host {
             let (host, added) = (&connection.target().host, &mut outgoing.extras.added);
             for target in &config.targets {
                 move_host(&mut self.arrival.request, added, &target.host, host);
             }
         }
         outgoing.extras.replay = self.keep_body(routed);
-        outgoing.reservation = Some(reservation);
+        outgoing.reservation = reservation;
         self.spend(routed, outgoing);
         self.record.attempts += 1;
         let mut head = Response::new(());
@@ -188,6 +235,12 @@ impl Exchange<'_> {
         drop(mem::take(self.arrival.request.body_mut()));
     }
 
+    /// Whether a request may be sent twice, whatever the upstream has done with it.
+    pub(super) fn is_repeatable(&self) -> bool {
+        let request = &self.arrival.request;
+        is_idempotent(request.method()) || request.headers().contains_key(&IDEMPOTENCY_KEY)
+    }
+
     /// The reason why a refused request is not sent again, as far as it is known before the limiters are asked.
     fn hindrance(
         &self,
@@ -196,19 +249,18 @@ impl Exchange<'_> {
         refusal: &UpstreamRefusal,
         pausing: &Pausing,
     ) -> Option<RetryResult> {
-        let (record, request) = (&self.record, &self.arrival.request);
+        let record = &self.record;
         if record.attempts >= self.throttle(routed).retry.attempts.get() {
             return Some(RetryResult::Exhausted);
         }
         let may_repeat = match refusal.repeat {
             Repeat::Always => true,
-            Repeat::IfIdempotent => {
-                is_idempotent(request.method()) || request.headers().contains_key(&IDEMPOTENCY_KEY)
-            }
+            Repeat::IfIdempotent => self.is_repeatable(),
             Repeat::Never => false,
         };
         let left = (record.started + routed.budget).saturating_duration_since(Instant::now());
-        if left < pausing.span {
+        // Another account may have an earlier slot.
+        if left < pausing.span && outgoing.accounts.is_none() {
             return Some(RetryResult::NoSlot);
         }
         let is_repeatable = may_repeat && outgoing.extras.replay.is_kept();

@@ -7,7 +7,7 @@ use crate::{
     key,
     live::Live,
     log::{Permit, Throttle},
-    plan::{Plan, WorkingRate},
+    plan::{ParkedAccount, Plan, WorkingRate},
     store::{Check, Pause, PauseEvent, PauseEvents, Store},
 };
 use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 /// Bounds the lines: a limiter with a key has a pause for each of its keys.
 static BEGINS: Throttle = Throttle::new();
 static ENDS: Throttle = Throttle::new();
+static PARKED: Throttle = Throttle::new();
 /// How long a line waits for the pauses that begin or end together with the first one.
 const TOGETHER: Duration = Duration::from_millis(20);
 /// The most limiters, and the most keys, that a line lists.
@@ -61,6 +62,14 @@ pub(super) async fn report(live: Arc<Live>, store: Arc<dyn Store>, mut events: P
             timeout_at(written_at, events.next()).await.ok()
         };
         let plan = live.plan();
+        let parked = event.as_ref().and_then(|event| plan.parked_account(event.key()));
+        if let Some(parked) = parked {
+            if let Some(PauseEvent::Began { until, status, .. }) = event {
+                parked.plan.close(parked.account);
+                log_parked(&parked, until, status);
+            }
+            continue;
+        }
         match event {
             Some(PauseEvent::Began { key, until, status }) => {
                 began.add(&plan, &key);
@@ -83,6 +92,21 @@ pub(super) async fn report(live: Arc<Live>, store: Arc<dyn Store>, mut events: P
             }
         }
     }
+}
+
+/// Logs that an account is not used any more.
+fn log_parked(parked: &ParkedAccount<'_>, until: Instant, status: u16) {
+    let Some(Permit { suppressed }) = PARKED.permit() else { return };
+    let left = until.saturating_duration_since(Instant::now());
+    let why = if status > 0 { "the upstream rejects it" } else { "an operator has parked it" };
+    tracing::warn!(
+        upstream = parked.upstream,
+        account = parked.name,
+        until = end(Pause::of(left, status).span),
+        status = (status > 0).then_some(status),
+        suppressed,
+        "an account is parked: {why}"
+    );
 }
 
 // === impl PauseGroup ===

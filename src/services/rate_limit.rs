@@ -178,6 +178,7 @@ impl<'p> DescribedCall<'p> {
             paths: config.paths,
             template: None,
             descriptor: Some(descriptor),
+            account: None,
         }
     }
 

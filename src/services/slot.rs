@@ -5,7 +5,8 @@ use crate::{
     answer::{Failure, PACEWAY_ORIGIN},
     limit::{self, LeasedPermit},
     plan::Plan,
-    proxy::{Attempt, Exchange, Record, Routed, X_REQUEST_ID},
+    proxy::{Attempt, Exchange, PACEWAY_ACCOUNT, Record, Routed, X_REQUEST_ID},
+    store::Question,
     upstream::headers,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -23,7 +24,8 @@ pub(super) async fn take_slot<'a>(
     exchange: &mut Exchange<'a>,
     routed: &mut Routed<'a>,
 ) -> Result<HeaderMap, Failure> {
-    let own;
+    let own: Option<Question>;
+    let mut accounts = None;
     let checks = match routed.fixed {
         Some(checks) => Some(checks),
         None => {
@@ -36,7 +38,8 @@ pub(super) async fn take_slot<'a>(
             }
             own = exchange.checks(routed).await?;
             exchange.check_rest().await?;
-            own.as_ref()
+            accounts = exchange.open_accounts(routed.policy, own.as_ref()).await?;
+            own.as_ref().map(Question::first)
         }
     };
     let proxy = exchange.proxy;
@@ -44,12 +47,20 @@ pub(super) async fn take_slot<'a>(
     if let Some(checks) = checks {
         let (record, policy) = (&mut exchange.record, routed.policy);
         let attempt = Attempt::first(proxy, record, routed.route, policy, checks, routed.budget);
+        let attempt = attempt.among(accounts.as_ref().and_then(|accounts| accounts.for_attempt()));
         let reservation = attempt.pace().await?;
         proxy.count_permits(policy, reservation.checks(), None);
         leases = reservation.leave();
     }
     exchange.record.note_sent();
-    Ok(headers_of(&exchange.record, proxy.plan(), &leases))
+    let mut headers = headers_of(&exchange.record, proxy.plan(), &leases);
+    if let Some(mut accounts) = accounts {
+        accounts.take(exchange.record.account);
+        exchange.record.account = accounts.chosen();
+        headers.extend(accounts.label().map(|label| (PACEWAY_ACCOUNT.clone(), label.clone())));
+        headers.extend(accounts.headers().iter().cloned());
+    }
+    Ok(headers)
 }
 
 /// The headers of the answer to a request whose slot has come.

@@ -97,6 +97,11 @@ impl Condition {
         }
     }
 
+    /// Whether it takes some answers with this status.
+    pub fn has_status(&self, status: StatusCode) -> bool {
+        self.status == status
+    }
+
     /// Whether it takes each answer with this status.
     pub(super) fn is_plain(&self, status: StatusCode) -> bool {
         self.needs.is_empty() && self.status == status

@@ -19,6 +19,7 @@ mod twins_permits;
 mod twins_alike;
 mod twins_timeline;
 
+mod accounts;
 mod addresses;
 mod admin;
 mod answers;

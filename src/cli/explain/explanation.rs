@@ -151,6 +151,7 @@ impl Explanation {
             paths: config.paths,
             template,
             descriptor: None,
+            account: None,
         };
         let is_trusted = key::is_trusted(peer.to_canonical(), &config.trusted_proxies);
         let priority = route.priority.of(headers, is_trusted);

@@ -167,6 +167,7 @@ impl Simulation {
             paths: config.paths,
             template: config.routes[route].path.template().map(|template| &**template),
             descriptor: None,
+            account: None,
         };
         let own = plan.policies[policy].priority.fixed().or(logged.priority);
         let priority = own.unwrap_or(Priority::Normal);

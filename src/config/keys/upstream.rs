@@ -1,7 +1,7 @@
 //! The keys of an upstream, and of its health checks.
 
 use super::{
-    CERTIFICATE, CHARGE, HEADERS, REVALIDATE, THROTTLE,
+    ACCOUNT, CERTIFICATE, CHARGE, HEADERS, REVALIDATE, THROTTLE,
     kind::Kind,
     spec::{
         ALWAYS_CHECKED, DAY, HOUR, Keys, MILLISECOND, REDIRECT, REMOVE, SET, TENTH, choice,
@@ -62,6 +62,13 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
         choice::<bool>("throttle").or(&[Kind::Section(&THROTTLE)], ", or [rules](#throttle)").default("on")
             .says("how it says \"slow down\", and what then happens: its refusals pause limiters, and refused requests \
                 are sent again within their budget. `off` passes refusals on and does nothing else"),
+        list("accounts", 1..=64, &Kind::Section(&ACCOUNT)).written("list of {least} to {most} [accounts](#accounts)")
+            .says("several credentials or addresses for the API: each call takes the one whose slot is the \
+                [earliest](accounts.md)"),
+        list("park", 0..=16, &Kind::Text).written("list of at most {most} [conditions](#when)").otherwise("`[401, \"403 with json /message=Bad credentials\"]`")
+            .says("the answers by which the vendor rejects an account, which is then not used; the call takes another one"),
+        duration("park_for", MILLISECOND..=DAY).default("10min")
+            .says("how long it is not used; then one call tries it"),
         choice::<bool>("revalidate").or(&[Kind::Section(&REVALIDATE)], ", or [memory](#revalidate)").default("off")
             .says("answers with `ETag` or `Last-Modified` are kept, and the next `GET` asks [whether they still \
                 hold](reads.md#revalidate)"),
@@ -73,6 +80,7 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
         meant("servers targets endpoints addresses", "urls"),
         meant("errors error_format", "answers"),
         meant("cache etag", "revalidate"),
+        meant("credentials keys tokens pool", "accounts"),
         meant("timeout read_timeout proxy_read_timeout", "response_timeout"),
         meant("proxy_connect_timeout", "connect_timeout"),
         meant("keepalive_timeout", "idle_timeout"),

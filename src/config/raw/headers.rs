@@ -167,12 +167,17 @@ impl ConfigReader {
     }
 
     /// Reads `set` or `add`: a map of names and values.
-    fn values(&mut self, section: &ConfigSection<'_>, key: &str) -> Vec<(HeaderName, HeaderValue)> {
+    pub(super) fn values(
+        &mut self,
+        section: &ConfigSection<'_>,
+        key: &str,
+    ) -> Vec<(HeaderName, HeaderValue)> {
         let Some(field) = section.get(key) else { return Vec::new() };
         if let YamlValue::List(_) = field.node.value {
             self.note_at(&field, "must be a map, as in `{ x-shop: 7 }`");
             return Vec::new();
         }
+        let keys = section.keys;
         let Some(section) = self.map(&field) else { return Vec::new() };
         let (mut names, mut values) = (Vec::new(), Vec::new());
         for YamlEntry { key: named, node } in section.entries {
@@ -197,7 +202,7 @@ impl ConfigReader {
             let read = fields.iter().filter_map(|field| self.header_value(&name, field));
             values.extend(read.map(|value| (name.clone(), value)));
         }
-        if let Some([_, most]) = EDITS.bounds_without(key, values.len()) {
+        if let Some([_, most]) = keys.bounds_without(key, values.len()) {
             self.note_at(&field, format!("must hold at most {most}"));
         }
         values

@@ -114,6 +114,9 @@ impl ConfigReader {
         if let Some(upstream) = upstream.map(|upstream| &upstreams[upstream]) {
             add_limiters_of(upstream, &mut used, &mut missing);
         }
+        if let Some(upstream) = upstream.map(|upstream| &upstreams[upstream]) {
+            self.find_keys_of_accounts(&section, &used, limiters, upstream);
+        }
         let charged = Charged { charges: &used, is_incomplete: !missing.is_empty(), limiters };
         let max_wait = self.wait(&section, "max_wait", &charged).unwrap_or_default();
         let max_wait_cap = self.wait(&section, "max_wait_cap", &charged).unwrap_or(max_wait);

@@ -113,11 +113,13 @@ impl ConfigReader {
             limiters: limiters_of_all,
             missing,
             throttle: self.throttle(section, limiters),
+            accounts: self.accounts(section),
             revalidate: self.kept_memory(section),
             answers: self.read_or_default(section, "answers"),
             targets: if targets.is_empty() { vec![Target::default()] } else { targets },
         };
-        if upstream.throttle.rules.when.iter().any(Condition::reads_body) {
+        let parks = upstream.accounts.iter().flat_map(|accounts| &accounts.park.when);
+        if upstream.throttle.rules.when.iter().chain(parks).any(Condition::reads_body) {
             refuse_compression(&mut upstream.headers.request);
         }
         upstream

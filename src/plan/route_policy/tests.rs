@@ -58,6 +58,7 @@ fn a_descriptor_is_charged_a_sum_for_each_hit() {
             paths: Paths::default(),
             template: None,
             descriptor: Some(Descriptor(&[("n", n)])),
+            account: None,
         };
         let checks = plan.policies[1].descriptor_checks(&plan.limiters, &parts, hits, None);
         checks.map(|own| own.map(|own| own.checks[0].cost)).map_err(|unpayable| unpayable.why)

@@ -1,0 +1,367 @@
+//! The account that a request is sent with: it is chosen with the slot, and left when the vendor rejects it, refuses the call, or
+//! cannot be reached.
+
+use super::{
+    Exchange, Routed,
+    forward::{Outgoing, Received},
+    read_ahead::ReadAhead,
+};
+use crate::{
+    answer::Failure,
+    config, limit,
+    metrics::MoveReason,
+    plan::{AccountSet, AllParked, RouteAccounts, Trial, open_ways},
+    store::{Alternatives, Question, Store},
+    throttle::Timestamp,
+    upstream::{Pool, Target, Upload},
+};
+use http::{HeaderName, HeaderValue, Request, StatusCode, Uri, header::HOST};
+use std::sync::Arc;
+
+/// The account in an answer.
+pub(crate) static PACEWAY_ACCOUNT: HeaderName = HeaderName::from_static("paceway-account");
+
+/// The accounts with which a request can be sent.
+pub(crate) struct RequestAccounts<'h> {
+    route: &'h RouteAccounts,
+    config: &'h config::Accounts,
+    /// The ways to send it, one for each account; `None` if nothing limits it.
+    ways: Option<&'h Arc<Alternatives>>,
+    /// Those that it may not use.
+    closed: AccountSet,
+    /// The one that it uses.
+    chosen: Option<u8>,
+    /// The right to try one that was parked.
+    trial: Option<Trial>,
+    /// The target as the client wrote it, once it was changed for an address.
+    uri: Option<Uri>,
+}
+
+/// The accounts as an attempt sees them.
+#[derive(Clone, Copy)]
+pub(crate) struct AttemptAccounts<'r> {
+    route: &'r RouteAccounts,
+    ways: &'r Arc<Alternatives>,
+    closed: AccountSet,
+}
+
+/// The connections to the addresses of accounts.
+#[derive(Clone, Copy)]
+pub(crate) struct AccountPools<'r> {
+    route: &'r RouteAccounts,
+    pools: &'r [Pool],
+}
+
+// === impl AttemptAccounts ===
+
+impl<'r> AttemptAccounts<'r> {
+    /// The ways that are open by now.
+    pub(crate) fn open(self, store: &dyn Store) -> Arc<Alternatives> {
+        open_ways(self.ways, self.route.closed_by_now(store, self.closed))
+    }
+
+    /// Resolves when an account is parked.
+    pub(super) async fn closes(self, account: u8) {
+        self.route.plan.closes(account.into()).await;
+    }
+
+    /// Whether an account is parked by now, and others are open.
+    pub(super) fn is_closed(self, store: &dyn Store, account: u8) -> bool {
+        self.route.closed_by_now(store, self.closed).has(account.into())
+    }
+
+    /// The ways of all accounts.
+    pub(crate) fn ways(self) -> &'r Arc<Alternatives> {
+        self.ways
+    }
+}
+
+// === impl AccountPools ===
+
+impl<'r> AccountPools<'r> {
+    /// The connections to the addresses of an account.
+    pub(super) fn of(self, account: u8) -> &'r Pool {
+        &self.pools[self.route.plan.all[usize::from(account)].upstream]
+    }
+}
+
+// === impl RequestAccounts ===
+
+impl<'h> RequestAccounts<'h> {
+    /// Finds the accounts that are open for a request which asks this question.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::AccountsParked`] if none is.
+    pub(crate) async fn open(
+        store: &Arc<dyn Store>,
+        route: &'h RouteAccounts,
+        config: &'h config::Accounts,
+        question: Option<&'h Question>,
+    ) -> Result<Self, Failure> {
+        let (closed, trial) = route.closed(store, AccountSet::default()).await.map_err(parked)?;
+        let ways = match question {
+            Some(Question::Ways(ways)) => Some(ways),
+            _ => None,
+        };
+        let chosen = if ways.is_none() { route.first(closed) } else { None };
+        Ok(Self { route, config, ways, closed, chosen, trial, uri: None })
+    }
+
+    /// The accounts for an attempt; `None` if nothing limits the request.
+    pub(crate) fn for_attempt(&self) -> Option<AttemptAccounts<'h>> {
+        Some(AttemptAccounts { route: self.route, ways: self.ways?, closed: self.closed })
+    }
+
+    /// The connections to their addresses.
+    pub(super) fn pools<'p>(&self, pools: &'p [Pool]) -> AccountPools<'p>
+    where
+        'h: 'p,
+    {
+        AccountPools { route: self.route, pools }
+    }
+
+    /// The account that it uses.
+    pub(crate) fn chosen(&self) -> Option<u8> {
+        self.chosen
+    }
+
+    /// The question to the limiters of that account.
+    pub(super) fn checks(&self) -> Option<&'h crate::store::Checks> {
+        self.ways.map(|ways| ways.checks(self.chosen))
+    }
+
+    /// Uses an account from now on. The right to try another one is given back.
+    pub(crate) fn take(&mut self, account: Option<u8>) {
+        if self.ways.is_some() {
+            self.chosen = account.or(self.chosen);
+        }
+        let chosen = self.chosen;
+        self.trial.take_if(|trial| Some(trial.account) != chosen);
+    }
+
+    /// The same for a request that was sent before.
+    pub(super) fn take_again(&mut self, account: Option<u8>) {
+        let is_open = |own: u8| !self.closed.has(own.into());
+        if self.ways.is_some() && account != self.chosen && self.chosen.is_some_and(is_open) {
+            self.count_move(MoveReason::Refused);
+        }
+        self.take(account);
+    }
+
+    /// Leaves the account that cannot be reached, and all with the same addresses. Returns whether others are open.
+    pub(super) fn leave_unreachable(&mut self) -> bool {
+        let all = &self.route.plan.all;
+        let Some(own) = self.chosen else { return false };
+        let own = all[usize::from(own)].upstream;
+        let same = all.iter().enumerate().filter(|(_, account)| account.upstream == own);
+        same.for_each(|(i, _)| self.closed.add(i));
+        self.count_move(MoveReason::Unreachable);
+        self.leave()
+    }
+
+    /// Leaves the account for one of the others. Returns whether one is open.
+    fn leave(&mut self) -> bool {
+        self.trial = None;
+        if let Some(own) = self.chosen {
+            self.closed.add(own.into());
+        }
+        let first = self.route.first(self.closed);
+        if self.ways.is_none() {
+            self.chosen = first.or(self.chosen);
+        }
+        first.is_some()
+    }
+
+    /// Counts a request that leaves its account.
+    pub(super) fn count_move(&self, reason: MoveReason) {
+        if let Some(own) = self.chosen {
+            self.route.plan.all[usize::from(own)].metrics.moved(reason);
+        }
+    }
+
+    /// Counts a request that is sent.
+    pub(super) fn count_sent(&self) {
+        if let Some(own) = self.chosen {
+            self.route.plan.all[usize::from(own)].metrics.requests.increment(1);
+        }
+    }
+
+    /// The headers of the account, which are its credentials.
+    pub(crate) fn headers(&self) -> &'h [(HeaderName, HeaderValue)] {
+        let own = self.chosen.and_then(|own| self.config.all.get(usize::from(own)));
+        own.map_or(&[], |account| &account.headers)
+    }
+
+    /// Its name as a header field.
+    pub(crate) fn label(&self) -> Option<&'h HeaderValue> {
+        Some(&self.route.plan.all[usize::from(self.chosen?)].label)
+    }
+
+    /// The index of the upstream with its addresses.
+    pub(super) fn upstream(&self) -> Option<usize> {
+        Some(self.route.plan.all[usize::from(self.chosen?)].upstream)
+    }
+
+    /// Keeps the target as the client wrote it.
+    pub(super) fn keep_uri(&mut self, uri: &Uri) {
+        self.uri = Some(uri.clone());
+    }
+
+    /// Gives a request the credentials of its account, and no others.
+    pub(super) fn sign(&self, request: &mut Request<Upload>) {
+        let headers = request.headers_mut();
+        for name in &self.route.plan.names {
+            headers.remove(name);
+        }
+        for (name, value) in self.headers() {
+            headers.insert(name, value.clone());
+        }
+    }
+
+    /// Makes a request that was sent with another account one for this account at `target`.
+    pub(super) fn readdress(
+        &self,
+        request: &mut Request<Upload>,
+        target: &Target,
+        preserves_host: bool,
+    ) {
+        self.sign(request);
+        if !preserves_host {
+            request.headers_mut().insert(HOST, target.host.clone());
+        }
+        if let Some(own) = &self.uri {
+            let below = Target::uri_below(&target.base, own.path_and_query());
+            *request.uri_mut() = below.unwrap_or_else(|| own.clone());
+        }
+    }
+
+    /// Whether the status of an answer may say that the request has to leave its account.
+    pub(super) fn concerns(&self, status: StatusCode) -> bool {
+        let is_tried = self.trial.is_some();
+        let says = |condition: &crate::throttle::Condition| condition.has_status(status);
+        is_tried || self.config.park.when.iter().any(says) || self.spills(status)
+    }
+
+    /// Whether another account takes calls that were answered with this status.
+    fn spills(&self, status: StatusCode) -> bool {
+        let others = self.config.all.iter().enumerate();
+        let mut others = others.filter(|(i, _)| self.chosen.map(usize::from) != Some(*i));
+        others.any(|(_, account)| account.on.iter().any(|class| class.has(status)))
+    }
+
+    /// Closes all accounts but those that take calls which were answered with this status.
+    fn spill(&mut self, status: StatusCode) {
+        for (i, account) in self.config.all.iter().enumerate() {
+            if !account.on.iter().any(|class| class.has(status)) {
+                self.closed.add(i);
+            }
+        }
+    }
+
+    /// Parks the account for all requests of all gateways.
+    fn park(&self, store: &dyn Store, status: StatusCode) {
+        if let Some(own) = self.chosen {
+            self.route.plan.park(store, own.into(), None, status.as_u16());
+        }
+    }
+
+    /// Sees that the vendor has accepted the account.
+    fn succeed(&mut self, store: &Arc<dyn Store>) {
+        let Some(trial) = self.trial.take() else { return };
+        for check in self.route.plan.trust(trial.account.into()) {
+            store.pauses().end(&check.key);
+            let asked = store.execute(crate::store::Entry::Forget { check });
+            tokio::spawn(async move { drop(asked.get().await) });
+        }
+    }
+}
+
+/// The failure of a request for which no account is open.
+fn parked(AllParked { left }: AllParked) -> Failure {
+    Failure::AccountsParked { retry_after: limit::micros(left) }
+}
+
+// === impl Exchange ===
+
+impl Exchange<'_> {
+    /// Reads an answer that may reject the account of the request, and leaves the account then. `None` if it stays.
+    #[cold]
+    pub(super) async fn leave_account(
+        &mut self,
+        routed: &Routed<'_>,
+        outgoing: &mut Outgoing<'_>,
+        received: &mut Received,
+    ) -> Option<MoveReason> {
+        let status = received.head.status();
+        let config = outgoing.accounts.as_ref()?.config;
+        if config.park.needs_body(status, received.head.headers()) {
+            received.hold(&mut self.record, &self.proxy.0.plan.kept).await;
+        }
+        let body = received.read_ahead.as_ref().and_then(ReadAhead::whole);
+        let headers = received.head.headers();
+        let is_rejected =
+            config.park.hear(status, headers, body, Timestamp::now()).refusal.is_some();
+        let (store, accounts) = (&self.proxy.0.store, outgoing.accounts.as_mut()?);
+        if is_rejected {
+            tracing::debug!(
+                upstream = self.upstream_config(routed).name,
+                account = accounts.label().and_then(|label| label.to_str().ok()),
+                status = status.as_u16(),
+                "the upstream rejects an account"
+            );
+            accounts.park(&**store, status);
+            return Some(MoveReason::Parked);
+        }
+        accounts.succeed(store);
+        accounts.spills(status).then_some(MoveReason::Failed)
+    }
+
+    /// Prepares a request for another account. Returns false if it has to stay: it cannot be sent twice, or no other is open.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::AccountsParked`] if its account was the last one.
+    pub(super) async fn move_account(
+        &mut self,
+        routed: &Routed<'_>,
+        outgoing: &mut Outgoing<'_>,
+        received: &mut Received,
+        reason: MoveReason,
+    ) -> Result<bool, Failure> {
+        let attempts = self.throttle(routed).retry.attempts.get();
+        let may_repeat = reason == MoveReason::Parked || self.is_repeatable();
+        if self.record.attempts >= attempts || !may_repeat || !outgoing.extras.replay.is_kept() {
+            return Ok(false);
+        }
+        let status = received.head.status();
+        received.hold(&mut self.record, &self.proxy.0.plan.kept).await;
+        if !received.is_over() {
+            return Ok(false);
+        }
+        let Some(accounts) = &mut outgoing.accounts else { return Ok(false) };
+        let before = accounts.closed;
+        if reason == MoveReason::Failed {
+            accounts.spill(status);
+        }
+        accounts.count_move(reason);
+        if !accounts.leave() {
+            if reason == MoveReason::Failed {
+                accounts.closed = before;
+                return Ok(false);
+            }
+            return Err(self.all_parked(accounts.route));
+        }
+        let Some(body) = outgoing.extras.replay.take().await else { return Ok(false) };
+        *self.arrival.request.body_mut() = body;
+        outgoing.reservation = None;
+        Ok(true)
+    }
+
+    fn all_parked(&self, route: &RouteAccounts) -> Failure {
+        let store = &*self.proxy.0.store;
+        let plan = &route.plan;
+        let left = (0..plan.all.len()).filter_map(|account| plan.parked_for(store, account)).min();
+        parked(AllParked { left: left.unwrap_or_default() })
+    }
+}
