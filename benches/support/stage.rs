@@ -43,8 +43,8 @@ pub(crate) struct Answer {
 // === impl Stage ===
 
 impl Stage {
-    /// Starts `count` gateways for the upstream at `upstream`; `rest` is the further text of their configuration. A lone
-    /// gateway has the memory store.
+    /// Starts `count` gateways for the upstream at `upstream`; `rest` is the further text of their configuration, which may
+    /// begin with upstreams of its own. A lone gateway has the memory store.
     pub(crate) async fn set(count: usize, upstream: SocketAddr, rest: &str) -> io::Result<Self> {
         let dir = tempfile::tempdir()?;
         let (mut processes, mut store) = (Vec::new(), "store: memory".to_owned());
@@ -65,10 +65,12 @@ impl Stage {
         for i in 0..count {
             let (listen, admin) = (free_port()?, free_port()?);
             let file = dir.path().join(format!("{i}.yaml"));
-            let yaml = format!(
-                "listen: {listen}\nadmin: {admin}\nupstream: http://{upstream}\n\
-                 {store}\n{rest}"
-            );
+            let own = if rest.starts_with("upstreams:") {
+                String::new()
+            } else {
+                format!("upstream: http://{upstream}\n")
+            };
+            let yaml = format!("listen: {listen}\nadmin: {admin}\n{own}{store}\n{rest}");
             fs::write(&file, yaml)?;
             processes.push(
                 Command::new(env!("CARGO_BIN_EXE_paceway"))
