@@ -12,7 +12,9 @@ use paceway::{
         fair::{Floors, Priority},
         reserve::Part,
     },
-    store::{Beat, Check, Checks, Entry, Heartbeat, Pause, Reply, memory::MemoryStore},
+    store::{
+        Alternatives, Beat, Check, Checks, Entry, Heartbeat, Pause, Reply, memory::MemoryStore,
+    },
 };
 use std::{sync::Arc, time::Duration};
 
@@ -81,10 +83,12 @@ pub(crate) enum Defect {
     FloorsAreIgnored,
     /// All keys have the rate of the one that came first.
     KeysHaveOneRate,
+    /// Each request takes the first account.
+    TheFirstWayIsTaken,
 }
 
 impl Defect {
-    pub(crate) const ALL: [Self; 30] = [
+    pub(crate) const ALL: [Self; 31] = [
         Self::LateBeatsAreDropped,
         Self::NobodyElseLives,
         Self::AbsentOnesHaveNoShare,
@@ -115,6 +119,7 @@ impl Defect {
         Self::WeightsAreIgnored,
         Self::FloorsAreIgnored,
         Self::KeysHaveOneRate,
+        Self::TheFirstWayIsTaken,
     ];
 
     /// The weather of the histories in which this defect shows, so that few histories find it.
@@ -145,6 +150,7 @@ impl Defect {
             | Self::WeightsAreIgnored
             | Self::FloorsAreIgnored
             | Self::KeysHaveOneRate
+            | Self::TheFirstWayIsTaken
             | Self::StatesEndSoon => Weather::Calm,
             _ => Weather::Rough,
         }
@@ -169,6 +175,7 @@ impl Defect {
                 Scene::Turns
             }
             Self::KeysHaveOneRate => Scene::KeyRates,
+            Self::TheFirstWayIsTaken => Scene::Accounts,
             _ => Scene::Plain,
         }
     }
@@ -256,6 +263,16 @@ pub(crate) fn run(
             let first = *server.first_rule.get_or_insert(entries[0].checks()[0].algorithm);
             let changed = entries.iter().map(|entry| otherwise(defect, first, entry.clone()));
             server.run(at, &Arc::new(changed.collect()))
+        }
+        Some(Defect::TheFirstWayIsTaken) => {
+            let first = |entry: &Entry| match entry {
+                Entry::Choose { among, budget, ticket } => {
+                    let among = Alternatives::new(vec![among.ways()[0].clone()]).expect("a way");
+                    Entry::Choose { among: among.into(), budget: *budget, ticket: *ticket }
+                }
+                other => other.clone(),
+            };
+            server.run(at, &Arc::new(entries.iter().map(first).collect()))
         }
         Some(Defect::StatesEndSoon) if at % 7 == 0 => {
             let check = entries[0].checks()[0].clone();

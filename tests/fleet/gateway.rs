@@ -11,7 +11,8 @@ use paceway::{
     algorithm::{Grant, concurrency::Ticket, reserve::Part},
     limit::{self, Callee, Caller, Reservation, Waiter},
     store::{
-        Answer, Check, Checks, Decision, Entry, Pause, Pauses, Reply, Source, Store, StoreError,
+        Alternative, Alternatives, Answer, Check, Checks, Decision, Entry, Pause, Pauses, Reply,
+        Source, Store, StoreError,
         batch::StoreMetrics,
         calls::Calls,
         failover::{self, Failover},
@@ -65,6 +66,8 @@ struct Call<'a> {
     has_turn: bool,
     takes_turns: bool,
     sends_late: bool,
+    /// The accounts that it can take, if there are several.
+    ways: Option<Arc<Alternatives>>,
 }
 
 /// The connection of a request: it is ready as soon as its gateway does not stall.
@@ -158,6 +161,17 @@ pub(crate) fn checks(history: &History, asker: Asker) -> Checks {
     limiters.iter().map(|limiter| history.check(asker, *limiter)).collect()
 }
 
+/// The checks of a request with each account; `None` if there are none.
+fn ways(history: &History, asker: Asker) -> Option<Arc<Alternatives>> {
+    let way = |id: u8| Alternative {
+        id,
+        checks: checks(history, Asker { key: id.into(), ..asker }),
+        after: 0,
+    };
+    let all = history.has_accounts.then(|| (0..history.key_rates.len() as u8).map(way))?;
+    Alternatives::new(all.collect()).map(Arc::new)
+}
+
 /// Tells the store what remains of the upstream's quota. No request waits for that.
 fn lower(store: &Arc<dyn Store>, check: &Check, left: Left, now: Micros) {
     let lowered = store.lower(check, left.permits, left.until - now);
@@ -182,7 +196,8 @@ impl Request {
         let came = network.now();
         let checks = checks(&history, Asker { route: of, key, number, came });
         let mut told = upstream.arrives(&self, came);
-        let admitted = self.admitted(route, &network, &store, &checks);
+        let ways = ways(&history, Asker { route: of, key, number, came });
+        let admitted = self.admitted(route, &network, &store, &checks, ways);
         let admitted = match self.leaves_after {
             Some(patience) => timeout(patience, admitted).await.unwrap_or(Err(End::Left)),
             None => admitted.await,
@@ -242,6 +257,7 @@ impl Request {
         network: &Network,
         store: &Arc<dyn Store>,
         checks: &Checks,
+        ways: Option<Arc<Alternatives>>,
     ) -> Result<(Reservation, (Micros, Micros)), End> {
         let budget = limit::duration(route.budget);
         let Self { gateway, line, .. } = *self;
@@ -255,6 +271,7 @@ impl Request {
             has_turn: false,
             takes_turns: checks.iter().any(|check| check.turn.is_some()),
             sends_late: network.world.lock().defect == Some(Defect::LateSlotsAreSent),
+            ways,
         };
         let paced = limit::pace(store, checks, &mut call, &mut Awake { network, gateway }).await;
         let (reservation, ()) = paced?;
@@ -272,6 +289,10 @@ impl Caller for Call<'_> {
 
     fn left(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
+    }
+
+    fn ways(&self) -> Option<Arc<Alternatives>> {
+        self.ways.clone()
     }
 
     fn granted(&mut self, reservation: &Reservation) {
@@ -356,6 +377,15 @@ impl Callee for Awake<'_> {
 // === impl Unpaused ===
 
 impl Store for Unpaused {
+    fn choose(
+        &self,
+        among: &Arc<Alternatives>,
+        budget: Micros,
+        ticket: Option<Ticket>,
+    ) -> Answer<Decision> {
+        self.store.choose(among, budget, ticket)
+    }
+
     fn reserve(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
         self.store.reserve(checks, budget, ticket)
     }

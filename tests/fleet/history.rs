@@ -68,6 +68,8 @@ pub(crate) struct History {
     pub(crate) turns: Option<Turns>,
     /// The rates of the keys of the first limiter, if they have rates of their own.
     pub(crate) key_rates: Vec<KeyRate>,
+    /// The keys are accounts, of which each request takes the one with the earliest slot.
+    pub(crate) has_accounts: bool,
     /// The further limits and events that the history has.
     pub(crate) scene: Scene,
     /// The time during which requests arrive; afterwards the history only waits for its last ones.
@@ -185,6 +187,7 @@ impl History {
             quota: None,
             turns: None,
             key_rates: Vec::new(),
+            has_accounts: false,
             scene,
             load,
         };

@@ -202,6 +202,7 @@ impl Teller {
     pub(crate) fn sent(&self, now: Micros, granted: (Micros, Micros), slot: &Reservation) {
         let seen = &mut self.upstream.seen.lock()[self.index];
         (seen.sent, seen.granted) = (Some((now, slot.source)), granted);
+        seen.key = slot.way.map_or(seen.key, i64::from);
     }
 
     pub(crate) fn end(&mut self, now: Micros, end: End) {

@@ -26,6 +26,17 @@ impl KeyRate {
     }
 }
 
+/// Two or three accounts with rates that differ, and requests that are twice as many as all of them take.
+pub(super) fn have_accounts(history: &mut History, rng: &mut Rng) {
+    rate_by_key(history, rng);
+    history.has_accounts = true;
+    history.key_rates.iter_mut().for_each(|rate| rate.then = None);
+    let permits: i64 =
+        history.key_rates.iter().map(|rate| SECOND * 1_000 / rate.limiter.spacing(0)).sum();
+    let route = &mut history.routes[0];
+    (route.keys, route.every) = (1, (SECOND * 1_000 / permits / 2).max(1));
+}
+
 /// Two or three keys, whose requests always wait, with rates that differ and may change once.
 pub(super) fn rate_by_key(history: &mut History, rng: &mut Rng) {
     let base = scene::draw_rate(rng);

@@ -33,6 +33,8 @@ pub(crate) enum Scene {
     Turns,
     /// The keys of a limiter have rates of their own, which may change.
     KeyRates,
+    /// Requests take the account whose slot is the earliest.
+    Accounts,
 }
 
 // === impl Scene ===
@@ -50,7 +52,7 @@ impl Scene {
         Self::Quota,
     ];
     /// The scenes that no seed draws by itself, so that those which were found stay what they were.
-    pub(crate) const NAMED: [Self; 2] = [Self::Turns, Self::KeyRates];
+    pub(crate) const NAMED: [Self; 3] = [Self::Turns, Self::KeyRates, Self::Accounts];
 
     pub(super) fn of(seed: u64) -> Self {
         match seed / 12 % 7 == 1 {
@@ -90,6 +92,7 @@ pub(super) fn arrange(history: &mut History) {
         Scene::Quota => have_a_quota(history, &mut rng),
         Scene::Turns => turns::take_turns(history, &mut rng),
         Scene::KeyRates => key_rates::rate_by_key(history, &mut rng),
+        Scene::Accounts => key_rates::have_accounts(history, &mut rng),
     }
 }
 
