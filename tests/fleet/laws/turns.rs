@@ -125,16 +125,27 @@ impl Court<'_> {
         Ok(())
     }
 
-    /// A tenant with requests that wait has the share of its weight among the requests of their priority.
+    /// A tenant with requests that wait has the share of its weight among the requests of their priority. At a concurrency
+    /// limiter these are also those that cannot wait for long: with weights 5 and 1 most of them belong to the first tenant (seed
+    /// 369: 129 of the 323 patient ones are less than 5 of 12, and 171 of all 409 are more). A slot of a rate that is promised to
+    /// one that cannot wait is no part of the order.
     fn tenants_have_their_shares(&self) -> Verdict {
         let sum: i64 = self.turns.weights.iter().sum();
         for (tenant, weight) in self.turns.weights.iter().enumerate() {
             for own in Priority::ALL {
                 let is_own = |seen: &Seen| self.turns.tenant(seen.number) == tenant;
                 let alike = |seen: &Seen| self.priority(seen) == own;
+                let has_places = self.limiter().rule.lease().is_some();
+                let waits = |seen: &Seen| {
+                    let route = &self.history.routes[seen.route];
+                    route.is_patient() || has_places && route.budget > 0
+                };
                 for span in self.spans(self.patient().filter(|it| alike(it) && is_own(it))) {
-                    let all = self.count(&span, alike);
-                    let count = self.count(&span, |it| alike(it) && is_own(it));
+                    let is_in = |seen: &Seen| seen.sent.is_some_and(|(at, _)| span.contains(&at));
+                    let sent = self.record.seen.iter().filter(|it| alike(it) && waits(it));
+                    let sent: Vec<_> = sent.filter(|it| is_in(it)).collect();
+                    let all = sent.len() as i64;
+                    let count = sent.iter().filter(|it| is_own(it)).count() as i64;
                     if count < all * weight / sum - self.late_turns() {
                         let how = format!("tenant {tenant}, {own:?}: {count} of {all} in {span:?}");
                         return broken("tenants have their shares", how);
