@@ -101,8 +101,12 @@ function M.read(raw, now, rule)
     return open
   end
   open.tail, open.born, open.credit = tail, born, credit
-  if first <= #raw then open.holes = holes_of.read_all(raw, first, rule, tail) end
-  if credit then credits.tidy(open) end
+  -- The rest of a hole that is past in part comes back, too, before it is too short for a permit.
+  if first <= #raw then open.holes = holes_of.read_all(raw, first, rule, tail, credit ~= nil) end
+  if credit then
+    credits.tidy(open)
+    holes_of.usable(open)
+  end
   return open
 end
 

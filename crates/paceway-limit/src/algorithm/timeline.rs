@@ -269,12 +269,14 @@ impl Timeline {
             return Self { tail: new_tail, born, holes, credit, ..fresh };
         }
         let holes = state.holes.iter().map(|(start, end)| (tail - start, tail - end));
-        let holes = holes.filter(|(start, end)| pace.left(*start, *end) >= pace.per).collect();
+        let holes = holes.filter(|(_, end)| *end > 0).collect();
         let mut line = Self { tail, born: state.born, holes, ..fresh };
         if state.credit.is_some() {
+            // The rest of a hole that is past in part comes back, too, before it is too short for a permit.
             line.credit.clone_from(&state.credit);
             line.tidy();
         }
+        line.holes.retain(|(start, end)| pace.left(*start, *end) >= pace.per);
         line
     }
 

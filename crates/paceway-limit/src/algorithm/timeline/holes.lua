@@ -37,7 +37,7 @@ function M.remove(holes, i, width)
   for _ = 1, width do remove(holes, i) end
 end
 
--- The usable holes of a stored line, from its byte `first` on, each in ticks before the tail.
+-- The holes of a stored line that `is_one` accepts, from its byte `first` on, each in ticks before the tail.
 function M.read(raw, first, width, rule, tail, is_one)
   local holes = {}
   for at = first, #raw, 8 * width do
@@ -109,7 +109,12 @@ end
 
 -- === holes without a coldness
 
-function M.read_all(raw, first, rule, tail) return M.read(raw, first, 2, rule, tail, is_usable) end
+local function is_ahead(_, _, stop) return stop > 0 end
+
+-- `with_short`: also those that are too short for a permit by now.
+function M.read_all(raw, first, rule, tail, with_short)
+  return M.read(raw, first, 2, rule, tail, with_short and is_ahead or is_usable)
+end
 
 function M.usable(open) M.tidy(open, 2, is_usable) end
 

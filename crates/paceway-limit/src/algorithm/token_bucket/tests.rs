@@ -195,3 +195,21 @@ fn holes_are_bounded() {
     }
     assert_eq!(open.line.holes.len(), MAX_HOLES);
 }
+
+/// Two permits are free at the instant that a refusal named, one of them a hole. A caller that comes a moment later, when the hole is
+/// past in part, has the rest of it beside the others.
+#[test]
+fn a_hole_that_is_past_in_part_counts_for_a_floor() {
+    let mut bucket = limiter(rule(40, SECOND, 12));
+    let grants: Vec<_> =
+        (0..38).map(|_| bucket.ask(T0, 1, 2 * SECOND).expect("granted").1).collect();
+    // A request that leaves permits to others waits.
+    let mut open = bucket.open(T0);
+    open.promise(650_000, 925_000, 1);
+    bucket.keep(open);
+    assert!(bucket.refund(T0, grants[27], 1));
+    assert_eq!(bucket.open(T0).earliest(0, 1, 1).0, 675_000);
+    for later in [0, 1, 13_000, 24_999, 25_000] {
+        assert_eq!(bucket.open(T0 + 675_000 + later).earliest(0, 1, 1).0, 0, "{later} µs later");
+    }
+}
