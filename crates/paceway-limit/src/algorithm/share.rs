@@ -62,6 +62,13 @@ impl Algorithm {
         now.into_iter().chain(std::iter::repeat_n(self.capacity(), ahead)).collect()
     }
 
+    /// The rule by which the pieces of [`Self::begin`] are taken: calls that were made already take no slots of an even flow.
+    pub fn of_past_calls(&self) -> Self {
+        let facts = self.facts();
+        let unspaced = facts.spent.with_rate(self.capacity(), facts.window(), facts.margin);
+        unspaced.filter(|_| facts.spaces_permits && facts.window() > 0).unwrap_or(*self)
+    }
+
     /// How much earlier than now the permits were granted that come back in `reset_after` µs. The permits of
     /// one sliding window come back together.
     pub fn since(&self, reset_after: Micros) -> Micros {

@@ -291,6 +291,18 @@ fn a_share_of_an_even_flow_begins_with_the_past_part_of_its_window() {
     let (whole, share) = (Algorithm::from(rule), rule.share(2, DAY, 1));
     assert_eq!(share.begin(&whole, level), [13]);
     assert_eq!(share.begin(&whole, Level::default()), [0; 0]);
+    // Calls of the past take no slots: the rest flows at once. A piece of 1500 permits took those of half an hour.
+    let (Algorithm::CalendarWindow(share), Algorithm::CalendarWindow(past)) =
+        (share, share.of_past_calls())
+    else {
+        panic!("windows of a calendar");
+    };
+    let mut open = Open::new(None, now, past);
+    let (_, start) = open.earliest(0, 13, 0);
+    open.take(start, 13);
+    let mut used = Used { state: open.close().map(|(state, _)| state), ..Used::new(share) };
+    used.ask(now, 0).expect("granted");
+    assert_eq!(used.ask(now, 0), Err(18 * HOUR / 37));
 }
 
 proptest! {

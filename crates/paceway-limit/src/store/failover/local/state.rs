@@ -260,8 +260,9 @@ impl LocalState {
         {
             let level = level.after(i64::try_from(ago.as_micros()).unwrap_or(i64::MAX));
             let since = now - rate.since(level.reset_after);
+            let past = Check { algorithm: rate.of_past_calls().into(), ..share.clone() };
             for permits in rate.begin(&whole, level) {
-                for checks in takes(&share, permits) {
+                for checks in takes(&past, permits) {
                     self.run(since, Entry::Reserve { checks, budget: MAX_BUDGET, ticket: None });
                 }
             }

@@ -190,6 +190,22 @@ fn former_counterexamples_keep_the_law(
     keeps_its_law(rule, outage).expect("the law");
 }
 
+/// The permits of the past part of a window take no slots after now: in the middle of an hour the second call waited for 15 minutes.
+#[tokio::test(start_paused = true)]
+async fn an_even_flow_flows_on_in_an_outage() {
+    let (far, [failover, _]) = failovers(2);
+    settled().await;
+    let rule = CalendarWindow::new(3600, [1, 2, 3].map(|hour| hour * HOUR)).expect("a rule");
+    let checks: Checks = [check(Algorithm::CalendarWindow(rule.even()), SHARE)].into();
+    assert_eq!(pass(&failover, &checks, 1).await, (1, Source::Shared));
+    set(&far, Mood::IsGone);
+    for slots in 0..3 {
+        let decision = ask(&failover, &checks, HOUR).await.expect("a decision");
+        // The half of 3600 an hour.
+        assert!(decision.wait <= slots * 3_000_000, "{decision:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(crate::algorithm::tests::cases(48))]
 
