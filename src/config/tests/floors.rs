@@ -82,6 +82,11 @@ fn a_wrong_floor_has_a_reason(#[case] limiter: &str, #[case] expected: &str) {
     "priority: high",
     "finds none in some moments; write `burst: 4` or more"
 )]
+#[case::few_for_its_rate(
+    "rate: 24/s, burst: 4, floors: { high: 1 }",
+    "priority: high",
+    "finds none in some moments; write `burst: 6` or more"
+)]
 #[case::observes(
     "rate: 5/s, mode: observe, floors: { high: 1 }",
     "priority: high",

@@ -1,6 +1,9 @@
 //! Warns of tenants and priorities that change nothing.
 
-use crate::algorithm::{Rule, fair::Priority};
+use crate::algorithm::{
+    Rule,
+    fair::{Priority, queue::AHEAD},
+};
 use crate::config::{
     fair::PriorityRule,
     limiter::{LimiterConfig, Mode},
@@ -71,11 +74,17 @@ impl Config {
                 capacity - kept
             ));
         }
-        (rates().next().is_some() && kept + 3 > capacity).then(|| {
+        // The permit of a slot is taken 50 ms before it.
+        let ahead = rates().map(|rate| {
+            let [period, count] = rate.facts().pace.map(i128::from);
+            i64::try_from(2 * i128::from(AHEAD) * count / period).unwrap_or(i64::MAX / 2)
+        });
+        let ahead = ahead.max()?;
+        let least = kept + 3 + ahead;
+        (least > capacity).then(|| {
             format!(
                 "`floors` of the limiter `{name}` keep {kept} of {capacity} permits, so that a request which cannot wait finds \
-                 none in some moments; write `burst: {}` or more",
-                kept + 3
+                 none in some moments; write `burst: {least}` or more"
             )
         })
     }
