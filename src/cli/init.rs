@@ -14,8 +14,8 @@ macro_rules! recipes {
 }
 
 const RECIPES: &[Recipe] = &recipes! {
-    "amazon-sp-api" "anthropic" "discord" "github" "google" "openai" "salesforce" "shopify-graphql" "shopify-rest" "slack"
-    "stripe"
+    "amazon-sp-api" "anthropic" "bedrock" "discord" "github" "google" "openai" "salesforce" "shopify-graphql" "shopify-rest"
+    "slack" "stripe"
 };
 
 /// A configuration for the API of one vendor.

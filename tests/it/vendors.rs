@@ -121,6 +121,8 @@ const GRAPHQL: &str = "POST /admin/api/2026-07/graphql.json";
 #[case::anthropic_by_reset("anthropic", "POST /v1/messages", |now| too_many(now,
     &[("anthropic-ratelimit-input-tokens-remaining", "0"), ("anthropic-ratelimit-input-tokens-reset",
       &Timestamp::from_second(now.as_second() + 2).expect("a time").to_string())], "{}"), 2000)]
+#[case::bedrock("bedrock", "POST /model/anthropic.claude-sonnet-4-20250514-v1%3A0/converse", |now| too_many(now,
+    &[("x-amzn-ErrorType", "ThrottlingException")], r#"{"message": "Too many tokens, please wait."}"#), 1000)]
 #[case::google("google", "POST /v4/spreadsheets", |now| forbidden(now, &[],
     r#"{"error": {"code": 403, "errors": [{"reason": "userRateLimitExceeded"}]}}"#), 1000)]
 #[case::gemini("google", "POST /v1beta/models/a:generateContent", |now| too_many(now, &[],

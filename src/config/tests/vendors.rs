@@ -21,13 +21,13 @@ fn every_vendor_has_a_valid_file_that_a_page_shows() {
         assert!(index.contains(&format!("({name}.md)")), "docs/vendors/README.md");
         files += 1;
     }
-    assert!(files >= 11, "only {files} found");
+    assert!(files >= 12, "only {files} found");
 }
 
 /// The head of an answer that is no stream comes when the model has written all of it.
 #[test]
 fn vendors_of_long_completions_have_a_long_response_timeout() {
-    for name in ["anthropic", "google", "openai"] {
+    for name in ["anthropic", "bedrock", "google", "openai"] {
         let text = fs::read_to_string(format!("config/vendors/{name}.yaml")).expect("a text");
         let config = parse(&text).expect("a config");
         let patience = config.upstreams[0].timeouts.response;

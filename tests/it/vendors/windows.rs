@@ -121,6 +121,8 @@ fn checks(plan: &Plan, route: &str, costs: &[(&str, i64)]) -> Checks {
 #[case::anthropic("anthropic", "messages", &[("input-tokens", 1000), ("output-tokens", 300)], HOUR,
     0.99, vec![(Rule::Bucket(8000, 8000, MINUTE), 300), (Rule::Bucket(30_000, 30_000, MINUTE), 1000),
          (Rule::Bucket(50, 50, MINUTE), 1)])]
+#[case::bedrock("bedrock", "converse", &[("tokens", 4000)], HOUR,
+    0.99, vec![(Rule::Log(200_000, MINUTE), 4000), (Rule::Window(200_000, MINUTE), 4000), (Rule::Log(200, MINUTE), 1)])]
 #[case::google("google", "sheets", &[], HOUR, 0.99, vec![(Rule::Log(60, MINUTE), 1), (Rule::Window(60, MINUTE), 1)])]
 #[case::amazon_orders("amazon-sp-api", "list-orders", &[], 10 * HOUR, 0.99, vec![(Rule::Bucket(20, 1, MINUTE), 1)])]
 #[case::amazon_items("amazon-sp-api", "order-items", &[], HOUR, 0.99, vec![(Rule::Bucket(30, 1, 2 * SECOND), 1)])]
