@@ -13,9 +13,9 @@ const MATCHED_FLAGS: usize = 0;
 /// Functions of more than `LONGEST` lines that are no tables.
 const LONG_FUNCTIONS: usize = 1;
 /// Lines of Rust in `src` and `crates` without tests.
-const RUST_LINES: usize = 91_254;
+const RUST_LINES: usize = 91_155;
 /// Lines of Lua in `crates`.
-const LUA_LINES: usize = 5_065;
+const LUA_LINES: usize = 5_001;
 
 /// The most lines of a function.
 const LONGEST: usize = 60;
