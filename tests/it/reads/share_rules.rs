@@ -72,7 +72,7 @@ async fn reads_that_differ_are_two_calls(#[case] one: Fields, #[case] other: Fie
 #[case::unnamed("{ by: [accept] }", "GET", &[("Accept-Language", "de")], &[("Accept-Language", "fr")])]
 #[case::head("on", "HEAD", &[], &[])]
 #[tokio::test(flavor = "multi_thread")]
-async fn reads_that_agree_in_what_counts_are_one_call(
+async fn reads_that_differ_in_no_compared_header_are_one_call(
     #[case] share: &str,
     #[case] method: &'static str,
     #[case] one: Fields,
@@ -81,18 +81,22 @@ async fn reads_that_agree_in_what_counts_are_one_call(
     assert_eq!(calls_of(share, method, one, other).await, 1);
 }
 
-#[rstest]
-#[case::named("{ by: [x-shop] }", "GET", &[("X-Shop", "a")], &[("X-Shop", "b")])]
-#[case::post("on", "POST", &[("Content-Length", "0")], &[("Content-Length", "0")])]
-#[case::off("off", "GET", &[], &[])]
 #[tokio::test(flavor = "multi_thread")]
-async fn the_file_says_what_counts(
+async fn reads_that_differ_in_a_header_of_by_are_two_calls() {
+    let [one, other]: [Fields; 2] = [&[("X-Shop", "a")], &[("X-Shop", "b")]];
+    assert_eq!(calls_of("{ by: [x-shop] }", "GET", one, other).await, 2);
+}
+
+#[rstest]
+#[case::post("on", "POST", &[("Content-Length", "0")])]
+#[case::off("off", "GET", &[])]
+#[tokio::test(flavor = "multi_thread")]
+async fn only_reads_of_a_route_with_share_are_one_call(
     #[case] share: &str,
     #[case] method: &'static str,
-    #[case] one: Fields,
-    #[case] other: Fields,
+    #[case] fields: Fields,
 ) {
-    assert_eq!(calls_of(share, method, one, other).await, 2);
+    assert_eq!(calls_of(share, method, fields, fields).await, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -195,7 +199,7 @@ async fn reads_with_other_keys_are_two_calls() {
 
 /// Reads that wait together ask once whether what is kept still holds.
 #[tokio::test(flavor = "multi_thread")]
-async fn shared_reads_confirm_what_is_kept() {
+async fn reads_that_wait_together_confirm_a_kept_answer_once() {
     let gate = closed();
     let upstream = gated(&gate, |call| match call.head.get("if-none-match") {
         Some(_) => reply("304 Not Modified", &[("ETag", "\"1\"")], ""),

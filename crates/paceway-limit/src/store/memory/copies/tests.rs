@@ -186,7 +186,7 @@ proptest! {
 
 /// A thousand times as many calls take no longer.
 #[test]
-fn a_million_calls_of_a_list_of_rates_are_told_at_once() {
+fn a_forecast_of_a_million_calls_decides_few_of_them() {
     let store = MemoryStore::default();
     let list = [(5, 1_000_000), (100, 60_000_000), (1_000, HOUR)];
     let rule = |(count, period)| TokenBucket::new(count, period, count).expect("a rule");

@@ -20,7 +20,7 @@ fn before(sent: &[(Micros, i64)], end: Micros) -> i64 {
 
 /// One tenant asks for twice as much as another. Both wait, and each has half of what flows.
 #[test]
-fn tenants_share_what_flows() {
+fn two_waiting_tenants_have_equal_shares_of_an_even_window() {
     let mut world = World::new(hour(1_800));
     let mut asked = [0; 2];
     for i in 0..700_i64 {
