@@ -6,7 +6,7 @@ mod free;
 mod learned;
 mod sums;
 
-use crate::support::{Answer, Call, Gateway, Redis, Reply, Upstream, eventually, reply, request};
+use crate::support::{Answer, Call, Gateway, Reply, Upstream, eventually, reply, request, store};
 use rstest::rstest;
 use std::sync::{
     Arc,
@@ -27,17 +27,6 @@ async fn gateway(upstream: &Upstream, store: &str, cost: &str) -> Gateway {
         upstream.url()
     ))
     .await
-}
-
-/// The store of a test: this process, or a Redis server that lives as long as the value.
-fn store(is_redis: bool) -> (Option<Redis>, String) {
-    if !is_redis {
-        return (None, String::new());
-    }
-    let redis = Redis::that_is_heard();
-    // Permits that a busy machine grants without the store would be settled without it.
-    let store = format!("store: {{ url: \"{}\", timeout: 5s }}", redis.url());
-    (Some(redis), store)
 }
 
 async fn post(gateway: &Gateway, fields: &[(&str, &str)], body: &str) -> Answer {

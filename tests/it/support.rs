@@ -30,7 +30,7 @@ pub(crate) use proxies::{OTHER_PROXIES, OtherProxy, blocks, service_address, ser
 pub(crate) use redis::{Chaos, Redis, Said};
 pub(crate) use rights::rights;
 pub(crate) use sentinels::Sentinels;
-pub(crate) use shorthand::{closed, connected_store};
+pub(crate) use shorthand::{closed, connected_store, store};
 pub(crate) use upstream::{Call, Reply, Upstream, reply};
 pub(crate) use wire::{Answer, Conn, Head, get, request};
 

@@ -1,7 +1,7 @@
 //! Answers that are kept and confirmed: a 304 that the vendor does not count gives each caller the whole answer.
 
-use super::{ask, saved, store};
-use crate::support::{Answer, Call, Gateway, Reply, Upstream, eventually, reply};
+use super::{ask, saved};
+use crate::support::{Answer, Call, Gateway, Reply, Upstream, eventually, reply, store};
 use parking_lot::Mutex;
 use rstest::rstest;
 use std::{

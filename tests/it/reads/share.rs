@@ -1,78 +1,36 @@
 //! Identical reads that wait: one slot, one call, and its answer for all. A first one that leaves or fails.
 
-use super::{ask, saved, store};
-use crate::support::{Call, Conn, Gateway, Reply, Upstream, closed, eventually, reply};
+use super::{Scene, ask, gated, one_at_a_time, saved};
+use crate::support::{Gateway, Reply, Upstream, closed, eventually, reply, store};
 use rstest::rstest;
 use std::{
     collections::HashSet,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
-use tokio::{sync::Semaphore, task::JoinSet};
-
-/// A gateway that makes one call at a time on a route that shares.
-pub(super) async fn one_at_a_time(upstream: &Upstream, store: &str, share: &str) -> Gateway {
-    Gateway::before(
-        upstream,
-        &format!(
-            "{store}\naccess_log: json\nworkers: 2\n\
-             limiters: {{ calls: {{ rate: 5/s, burst: 1 }}, one: {{ algorithm: concurrency, max: 1 }} }}\n\
-             routes: [{{ name: all, suffix: '*', max_wait: 120s, share: {share}, limiters: [calls, one] }}]"
-        ),
-    )
-    .await
-}
-
-/// An upstream that answers `/first` when the gate opens, and everything else at once.
-pub(super) async fn gated(
-    gate: &Arc<Semaphore>,
-    answer: impl Fn(&Call) -> Reply + Send + Sync + 'static,
-) -> Upstream {
-    let gate = gate.clone();
-    Upstream::start(move |call: &Call| match call.target.as_str() {
-        "/first" => Reply::ok().behind(&gate),
-        _ => answer(call),
-    })
-    .await
-}
-
-/// Makes the one call that is allowed at a time, so that all others wait.
-pub(super) async fn occupy(gateway: &Gateway, upstream: &Upstream) -> Conn {
-    let conn = ask(gateway, "GET", "/first", &[]).await;
-    eventually("the first call", async || (upstream.calls().len() == 1).then_some(())).await;
-    conn
-}
-
-/// The calls for a target so far.
-pub(super) fn calls(upstream: &Upstream, target: &str) -> usize {
-    upstream.calls().iter().filter(|call| call.target == target).count()
-}
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_identical_reads_are_one_call(#[values(false, true)] is_redis: bool) {
-    let (gate, (_redis, store)) = (closed(), store(is_redis));
-    let upstream = gated(&gate, |_| reply("200 OK", &[("ETag", "\"1\"")], "same")).await;
-    let gateway = Arc::new(one_at_a_time(&upstream, &store, "on").await);
-    let _first = occupy(&gateway, &upstream).await;
-    let mut readers = JoinSet::new();
+    let (_redis, store) = store(is_redis);
+    let answer = |_: &_| reply("200 OK", &[("ETag", "\"1\"")], "same");
+    let scene = Scene::start(&one_at_a_time(&store, "on"), answer).await;
+    let gateway = &scene.gateway;
+    let mut conns = Vec::new();
     for _ in 0..200 {
-        let gateway = gateway.clone();
-        readers.spawn(async move {
-            ask(&gateway, "GET", "/same", &[]).await.answer().await.expect("an answer")
-        });
+        conns.push(ask(gateway, "GET", "/same", &[]).await);
     }
     gateway.until_waiting("all", 200).await;
-    gate.add_permits(1);
-    let answers = readers.join_all().await;
+    scene.open();
+    let mut answers = Vec::new();
+    for conn in &mut conns {
+        answers.push(conn.answer().await.expect("an answer"));
+    }
     assert!(answers.iter().all(|answer| answer.status == 200 && answer.text() == "same"));
     let ids: HashSet<_> = answers.iter().map(|answer| answer.field("x-request-id")).collect();
     assert_eq!(ids.len(), 200, "each has its own id");
     assert!(answers.iter().all(|answer| answer.held_ms() > 0.0));
-    assert_eq!(calls(&upstream, "/same"), 1);
-    assert_eq!(saved(&gateway, "share").await, 199.0);
+    assert_eq!(scene.calls(), 1);
+    assert_eq!(saved(gateway, "share").await, 199.0);
     let granted = gateway.metric("paceway_granted_permits_total", &[("limiter", "calls")]).await;
     assert_eq!(granted, 2.0);
     eventually("the access lines", async || {
@@ -89,61 +47,45 @@ async fn two_hundred_identical_reads_are_one_call(#[values(false, true)] is_redi
 async fn a_first_one_that_leaves_keeps_its_place_for_the_next(
     #[values(false, true)] is_redis: bool,
 ) {
-    let (gate, (_redis, store)) = (closed(), store(is_redis));
-    let upstream = gated(&gate, |_| Reply::ok()).await;
-    let gateway = one_at_a_time(&upstream, &store, "on").await;
-    let _first = occupy(&gateway, &upstream).await;
-    let leader = ask(&gateway, "GET", "/same", &[]).await;
-    gateway.until_waiting("all", 1).await;
-    let mut later = ask(&gateway, "GET", "/other", &[]).await;
-    gateway.until_waiting("all", 2).await;
-    let mut follower = ask(&gateway, "GET", "/same", &[]).await;
-    gateway.until_waiting("all", 3).await;
+    let (_redis, store) = store(is_redis);
+    let scene = Scene::start(&one_at_a_time(&store, "on"), |_| Reply::ok()).await;
+    let leader = scene.wait_as(1, "/same").await;
+    let mut later = scene.wait_as(2, "/other").await;
+    let mut follower = scene.wait_as(3, "/same").await;
     drop(leader);
-    gate.add_permits(1);
+    scene.open();
     assert_eq!(follower.answer().await.expect("an answer").status, 200);
     assert_eq!(later.answer().await.expect("an answer").status, 200);
-    let targets: Vec<_> = upstream.calls().iter().map(|call| call.target.clone()).collect();
+    let targets: Vec<_> = scene.upstream.calls().iter().map(|call| call.target.clone()).collect();
     assert_eq!(targets, ["/first", "/same", "/other"]);
-    gateway.until_counted("all", "cancelled", 1).await;
+    scene.gateway.until_counted("all", "cancelled", 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_first_one_that_leaves_after_its_call_still_serves_the_others() {
-    let (gate, answer) = (closed(), closed());
+    let answer = closed();
     let behind = answer.clone();
-    let upstream = gated(&gate, move |_| Reply::ok().behind(&behind)).await;
-    let gateway = one_at_a_time(&upstream, "", "on").await;
-    let _first = occupy(&gateway, &upstream).await;
-    let leader = ask(&gateway, "GET", "/same", &[]).await;
-    gateway.until_waiting("all", 1).await;
-    let mut follower = ask(&gateway, "GET", "/same", &[]).await;
-    gateway.until_waiting("all", 2).await;
-    gate.add_permits(1);
-    eventually("the call", async || (calls(&upstream, "/same") == 1).then_some(())).await;
+    let answers = move |_: &_| Reply::ok().behind(&behind);
+    let scene = Scene::start(&one_at_a_time("", "on"), answers).await;
+    let leader = scene.wait_as(1, "/same").await;
+    let mut follower = scene.wait_as(2, "/same").await;
+    scene.open();
+    eventually("the call", async || (scene.calls() == 1).then_some(())).await;
     drop(leader);
     answer.add_permits(1);
     assert_eq!(follower.answer().await.expect("an answer").status, 200);
-    assert_eq!(calls(&upstream, "/same"), 1);
+    assert_eq!(scene.calls(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn when_all_have_left_no_call_is_made() {
-    let gate = closed();
-    let upstream = gated(&gate, |_| Reply::ok()).await;
-    let gateway = one_at_a_time(&upstream, "", "on").await;
-    let mut first = occupy(&gateway, &upstream).await;
-    let leader = ask(&gateway, "GET", "/same", &[]).await;
-    gateway.until_waiting("all", 1).await;
-    let follower = ask(&gateway, "GET", "/same", &[]).await;
-    gateway.until_waiting("all", 2).await;
-    drop(leader);
-    drop(follower);
-    gateway.until_counted("all", "cancelled", 2).await;
-    gate.add_permits(1);
-    assert_eq!(first.answer().await.expect("an answer").status, 200);
-    assert_eq!(gateway.get("/other").await.status, 200);
-    assert_eq!(calls(&upstream, "/same"), 0);
+    let mut scene = Scene::start(&one_at_a_time("", "on"), |_| Reply::ok()).await;
+    drop(scene.wait_together(2).await);
+    scene.gateway.until_counted("all", "cancelled", 2).await;
+    scene.open();
+    assert_eq!(scene.first.answer().await.expect("an answer").status, 200);
+    assert_eq!(scene.gateway.get("/other").await.status, 200);
+    assert_eq!(scene.calls(), 0);
 }
 
 /// The answer could be older than the request.
@@ -194,25 +136,19 @@ async fn each_has_its_own_wait_budget(#[values(false, true)] is_redis: bool) {
 /// A vendor's refusal is sent again by the first alone, and all get what comes then.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_first_one_is_sent_again_for_all() {
-    let (gate, count) = (closed(), AtomicUsize::new(0));
-    let upstream = gated(&gate, move |_| match count.fetch_add(1, Relaxed) {
+    let count = AtomicUsize::new(0);
+    let answer = move |_: &_| match count.fetch_add(1, Relaxed) {
         0 => reply("429 Too Many Requests", &[("Retry-After", "1")], ""),
         _ => reply("200 OK", &[], "then"),
-    })
-    .await;
-    let gateway = one_at_a_time(&upstream, "", "on").await;
-    let _first = occupy(&gateway, &upstream).await;
-    let mut conns = Vec::new();
-    for waiting in 1..=3 {
-        conns.push(ask(&gateway, "GET", "/same", &[]).await);
-        gateway.until_waiting("all", waiting).await;
-    }
-    gate.add_permits(1);
+    };
+    let scene = Scene::start(&one_at_a_time("", "on"), answer).await;
+    let mut conns = scene.wait_together(3).await;
+    scene.open();
     for conn in &mut conns {
         let answer = conn.answer().await.expect("an answer");
         assert_eq!((answer.status, answer.text().as_str()), (200, "then"));
     }
-    assert_eq!(calls(&upstream, "/same"), 2);
+    assert_eq!(scene.calls(), 2);
 }
 
 /// A failure is the answer of the first alone, and the others ask again.
@@ -232,13 +168,9 @@ async fn a_failure_is_not_shared(#[case] status: &'static str) {
                  routes: [{ name: all, suffix: '*', max_wait: 120s, share: on, limiters: [one] }]";
     let upstreams = format!("upstreams: {{ a: {{ url: '{}', throttle: off }} }}", upstream.url());
     let gateway = Gateway::start(&format!("{upstreams}\n{lines}\n")).await;
-    let _first = occupy(&gateway, &upstream).await;
-    let mut conns = Vec::new();
-    for waiting in 1..=4 {
-        conns.push(ask(&gateway, "GET", "/same", &[]).await);
-        gateway.until_waiting("all", waiting).await;
-    }
-    gate.add_permits(1);
+    let scene = Scene::occupied(gate, upstream, gateway).await;
+    let mut conns = scene.wait_together(4).await;
+    scene.open();
     let mut statuses = Vec::new();
     for conn in &mut conns {
         statuses.push(conn.answer().await.expect("an answer").status);
@@ -246,7 +178,7 @@ async fn a_failure_is_not_shared(#[case] status: &'static str) {
     assert_eq!(statuses[1..], [200; 3]);
     assert!(status.starts_with(&statuses[0].to_string()));
     // The others wait together again, as far as they ask before one of them has its slot.
-    let made = calls(&upstream, "/same");
+    let made = scene.calls();
     assert!((2..=4).contains(&made), "{made}");
-    assert_eq!(saved(&gateway, "share").await, (4 - made) as f64);
+    assert_eq!(saved(&scene.gateway, "share").await, (4 - made) as f64);
 }

@@ -1,10 +1,7 @@
 //! The bodies of shared answers: up to 1 MiB, and no reader waits for another one.
 
-use super::{
-    ask,
-    share::{calls, gated, occupy, one_at_a_time},
-};
-use crate::support::{Call, Conn, Reply, Upstream, closed, eventually, reply};
+use super::{Scene, ask, one_at_a_time};
+use crate::support::{Call, Conn, Gateway, Reply, Upstream, closed, eventually, reply};
 use rstest::rstest;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -33,44 +30,32 @@ async fn bodies_up_to_1_mib_are_shared(
     #[case] made: usize,
     #[values(false, true)] is_chunked: bool,
 ) {
-    let (gate, whole) = (closed(), body(length));
+    let whole = body(length);
     let sent = whole.clone();
     let answer =
         move |_: &Call| if is_chunked { chunked(&sent) } else { reply("200 OK", &[], &sent) };
-    let upstream = gated(&gate, answer).await;
-    let gateway = one_at_a_time(&upstream, "", "on").await;
-    let _first = occupy(&gateway, &upstream).await;
-    let mut conns = Vec::new();
-    for waiting in 1..=3 {
-        conns.push(ask(&gateway, "GET", "/same", &[]).await);
-        gateway.until_waiting("all", waiting).await;
-    }
-    gate.add_permits(1);
+    let scene = Scene::start(&one_at_a_time("", "on"), answer).await;
+    let mut conns = scene.wait_together(3).await;
+    scene.open();
     for conn in &mut conns {
         let answer = conn.answer().await.expect("an answer");
         assert!(answer.status == 200 && answer.text() == whole, "{} bytes", answer.body.len());
     }
-    assert_eq!(calls(&upstream, "/same"), made);
+    assert_eq!(scene.calls(), made);
 }
 
 /// Neither the first nor another one that does not read delays one that does.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_reader_delays_no_other() {
-    let (gate, whole) = (closed(), body(MIB - 7));
+    let whole = body(MIB - 7);
     let sent = whole.clone();
-    let upstream = gated(&gate, move |_| chunked(&sent)).await;
-    let gateway = one_at_a_time(&upstream, "", "on").await;
-    let _first = occupy(&gateway, &upstream).await;
-    let mut conns = Vec::new();
-    for waiting in 1..=3 {
-        conns.push(ask(&gateway, "GET", "/same", &[]).await);
-        gateway.until_waiting("all", waiting).await;
-    }
-    gate.add_permits(1);
+    let scene = Scene::start(&one_at_a_time("", "on"), move |_| chunked(&sent)).await;
+    let mut conns = scene.wait_together(3).await;
+    scene.open();
     for i in [2, 1, 0] {
         assert_eq!(conns[i].answer().await.expect("an answer").text(), whole);
     }
-    assert_eq!(calls(&upstream, "/same"), 1);
+    assert_eq!(scene.calls(), 1);
 }
 
 /// An upstream whose bodies break off or continue when the gate says so.
@@ -104,7 +89,7 @@ async fn halting(gate: &Arc<Semaphore>, is_whole: bool) -> Upstream {
 async fn a_body_goes_on_without_the_first(#[values(false, true)] is_whole: bool) {
     let gate = closed();
     let upstream = halting(&gate, is_whole).await;
-    let gateway = one_at_a_time(&upstream, "", "on").await;
+    let gateway = Gateway::before(&upstream, &one_at_a_time("", "on")).await;
     let _first = ask(&gateway, "GET", "/first", &[]).await;
     eventually("a connection", async || (upstream.connections() == 1).then_some(())).await;
     let mut leader = ask(&gateway, "GET", "/same", &[]).await;

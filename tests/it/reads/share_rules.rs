@@ -1,10 +1,7 @@
 //! Which reads are identical, and which answers are for others.
 
-use super::{
-    ask,
-    share::{calls, gated, occupy, one_at_a_time},
-};
-use crate::support::{Gateway, Reply, closed, eventually, reply};
+use super::{Scene, ask, gated, one_at_a_time};
+use crate::support::{Call, Gateway, Reply, closed, reply};
 use bytes::Bytes;
 use http_body_util::Empty;
 use hyper::client::conn::http2;
@@ -25,20 +22,17 @@ async fn calls_of_answered(
     status: &'static str,
     fields: Fields,
 ) -> usize {
-    let gate = closed();
-    let upstream = gated(&gate, move |call| {
+    let answer = move |call: &Call| {
         let body = if call.method == "HEAD" || status.starts_with("304") { "" } else { "same" };
         reply(status, fields, body)
-    })
-    .await;
-    let gateway = one_at_a_time(&upstream, "", share).await;
-    let _first = occupy(&gateway, &upstream).await;
+    };
+    let scene = Scene::start(&one_at_a_time("", share), answer).await;
     let mut conns = Vec::new();
     for (i, (method, fields)) in reads.into_iter().enumerate() {
-        conns.push((method, ask(&gateway, method, "/same", fields).await));
-        gateway.until_waiting("all", i + 1).await;
+        conns.push((method, ask(&scene.gateway, method, "/same", fields).await));
+        scene.gateway.until_waiting("all", i + 1).await;
     }
-    gate.add_permits(1);
+    scene.open();
     for (method, conn) in &mut conns {
         let answer = conn.answer_to(method).await.expect("an answer");
         assert!(status.starts_with(&answer.status.to_string()), "{answer:?}");
@@ -46,7 +40,7 @@ async fn calls_of_answered(
             assert!(answer.head.all(&name.to_lowercase()).contains(value), "{answer:?}");
         }
     }
-    calls(&upstream, "/same")
+    scene.calls()
 }
 
 #[rstest]
@@ -154,11 +148,8 @@ async fn an_answer_that_varies_is_for_reads_that_agree(
 /// Requests over HTTP/2 are left alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn reads_over_http2_are_calls_of_their_own() {
-    let gate = closed();
-    let upstream = gated(&gate, |_| Reply::ok()).await;
-    let gateway = one_at_a_time(&upstream, "", "on").await;
-    let _first = occupy(&gateway, &upstream).await;
-    let tcp = TcpStream::connect(gateway.listen).await.expect("connect");
+    let scene = Scene::start(&one_at_a_time("", "on"), |_| Reply::ok()).await;
+    let tcp = TcpStream::connect(scene.gateway.listen).await.expect("connect");
     let (mut sender, connection) =
         http2::handshake(TokioExecutor::new(), TokioIo::new(tcp)).await.expect("HTTP/2");
     tokio::spawn(connection);
@@ -166,35 +157,31 @@ async fn reads_over_http2_are_calls_of_their_own() {
     for waiting in 1..=2 {
         let request = http::Request::get("http://gateway.test/same").body(Empty::<Bytes>::new());
         answers.push(sender.send_request(request.expect("a request")));
-        gateway.until_waiting("all", waiting).await;
+        scene.gateway.until_waiting("all", waiting).await;
     }
-    gate.add_permits(1);
+    scene.open();
     for answer in answers {
         assert_eq!(answer.await.expect("an answer").status(), 200);
     }
-    assert_eq!(calls(&upstream, "/same"), 2);
+    assert_eq!(scene.calls(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reads_with_other_keys_are_two_calls() {
-    let gate = closed();
-    let upstream = gated(&gate, |_| Reply::ok()).await;
     let lines = "limiters: { one: { algorithm: concurrency, max: 1 }, shop: { rate: 100/s, key: '{header.x-shop}' } }\n\
                  routes: [{ name: all, suffix: '*', max_wait: 60s, share: on, limiters: [one, shop] }]";
-    let gateway = Gateway::before(&upstream, lines).await;
-    let mut first = ask(&gateway, "GET", "/first", &[("X-Shop", "a")]).await;
-    eventually("the first call", async || (upstream.calls().len() == 1).then_some(())).await;
+    let mut scene = Scene::start(lines, |_| Reply::ok()).await;
     let mut conns = Vec::new();
     for (i, shop) in ["a", "b", "a"].into_iter().enumerate() {
-        conns.push(ask(&gateway, "GET", "/same", &[("X-Shop", shop)]).await);
-        gateway.until_waiting("all", i + 1).await;
+        conns.push(ask(&scene.gateway, "GET", "/same", &[("X-Shop", shop)]).await);
+        scene.gateway.until_waiting("all", i + 1).await;
     }
-    gate.add_permits(1);
-    assert_eq!(first.answer().await.expect("an answer").status, 200);
+    scene.open();
+    assert_eq!(scene.first.answer().await.expect("an answer").status, 200);
     for conn in &mut conns {
         assert_eq!(conn.answer().await.expect("an answer").status, 200);
     }
-    assert_eq!(calls(&upstream, "/same"), 2);
+    assert_eq!(scene.calls(), 2);
 }
 
 /// Reads that wait together ask once whether what is kept still holds.
@@ -210,17 +197,12 @@ async fn reads_that_wait_together_confirm_a_kept_answer_once() {
                  routes: [{ name: all, suffix: '*', max_wait: 60s, share: on, revalidate: on, limiters: [one] }]";
     let gateway = Gateway::before(&upstream, lines).await;
     assert_eq!(gateway.get("/same").await.text(), "kept");
-    let _first = ask(&gateway, "GET", "/first", &[]).await;
-    eventually("the first call", async || (upstream.calls().len() == 2).then_some(())).await;
-    let mut conns = Vec::new();
-    for waiting in 1..=3 {
-        conns.push(ask(&gateway, "GET", "/same", &[]).await);
-        gateway.until_waiting("all", waiting).await;
-    }
-    gate.add_permits(1);
+    let scene = Scene::occupied(gate, upstream, gateway).await;
+    let mut conns = scene.wait_together(3).await;
+    scene.open();
     for conn in &mut conns {
         let answer = conn.answer().await.expect("an answer");
         assert_eq!((answer.status, answer.text().as_str()), (200, "kept"));
     }
-    assert_eq!(calls(&upstream, "/same"), 2);
+    assert_eq!(scene.calls(), 2);
 }

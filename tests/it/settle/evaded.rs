@@ -1,7 +1,7 @@
 //! Callers who try to pay less: they reserve nothing, or leave before the answer says the cost.
 
-use super::{BODY_COST, JSON, gateway, left, model, post, settled, store};
-use crate::support::{Gateway, Reply, Upstream, eventually, request};
+use super::{BODY_COST, JSON, gateway, left, model, post, settled};
+use crate::support::{Gateway, Reply, Upstream, eventually, request, store};
 use rstest::rstest;
 use std::sync::Arc;
 use tokio::sync::Semaphore;

@@ -1,7 +1,7 @@
 //! Answers that the vendor does not count: their permits come back.
 
-use super::{left, settled, store};
-use crate::support::{Call, Gateway, Upstream, closed, eventually, reply, request};
+use super::{left, settled};
+use crate::support::{Call, Gateway, Upstream, closed, eventually, reply, request, store};
 use rstest::rstest;
 use std::time::Duration;
 use tokio::time::Instant;

@@ -1,7 +1,7 @@
 //! Costs that are sums, of parts of the request and of parts of the answer.
 
-use super::{JSON, gateway, left, post, settled, store};
-use crate::support::{Gateway, Reply, Upstream, paceway_fed, reply, service_address};
+use super::{JSON, gateway, left, post, settled};
+use crate::support::{Gateway, Reply, Upstream, paceway_fed, reply, service_address, store};
 use rstest::rstest;
 use serde_json::json;
 

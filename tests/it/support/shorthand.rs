@@ -1,6 +1,6 @@
-//! Beginnings of many tests: a gateway before one upstream, a connection of a client, a closed gate, an open store.
+//! Beginnings of many tests: a gateway before one upstream, a connection of a client, a closed gate, a store of either kind.
 
-use super::{Conn, Gateway, PATIENCE, Upstream, eventually};
+use super::{Conn, Gateway, PATIENCE, Redis, Upstream, eventually};
 use paceway_limit::store::redis::{Epochs, RedisStore, RedisUrl};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -8,6 +8,17 @@ use tokio::sync::Semaphore;
 /// A gate that the test opens with `add_permits`.
 pub(crate) fn closed() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(0))
+}
+
+/// The store of a gateway: its process, or a Redis server that lives as long as the value. It has 5 s for each call, because
+/// a busy machine would decide without it.
+pub(crate) fn store(is_redis: bool) -> (Option<Redis>, String) {
+    if !is_redis {
+        return (None, String::new());
+    }
+    let redis = Redis::that_is_heard();
+    let store = format!("store: {{ url: \"{}\", timeout: 5s }}", redis.url());
+    (Some(redis), store)
 }
 
 /// Opens the store at `url` and waits for its server.
