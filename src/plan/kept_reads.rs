@@ -1,9 +1,9 @@
 //! How the reads of each route may cost nothing, and the kept answers of upstreams and routes. A plan takes over those of the
-//! previous one, by name and by the size of the memory.
+//! previous one, by name, unless the memory has another size or the addresses of the upstream have changed.
 
 use super::previous::Previous;
 use crate::{
-    config::{Config, KeptMemory, Route},
+    config::{Config, KeptMemory, Route, Upstream},
     reads::KeptAnswers,
 };
 use http::HeaderName;
@@ -33,14 +33,19 @@ impl KeptReads {
     pub(super) fn new(config: &Config, previous: &Previous<'_>) -> Self {
         let upstreams = config.upstreams.iter().map(|upstream| {
             let bytes = upstream.revalidate?;
-            let known = previous.upstream(&upstream.name);
-            let known = known.and_then(|(plan, i)| plan.kept_answers.upstreams[i].clone());
+            let known = previous.upstream(&upstream.name).and_then(|(plan, i)| {
+                let is_same = is_same_api(&plan.config.upstreams[i], upstream);
+                plan.kept_answers.upstreams[i].clone().filter(|_| is_same)
+            });
             Some(same_or_new(known, bytes))
         });
         let routes = config.routes.iter().map(|route| {
             let memory = route.revalidate.filter(|memory| !memory.is_of_upstream)?;
-            let known = previous.route(&route.name);
-            let known = known.and_then(|(plan, i)| plan.kept_answers.routes[i].clone());
+            let known = previous.route(&route.name).and_then(|(plan, i)| {
+                let was = &plan.config.upstreams[plan.config.routes[i].upstream];
+                let is_same = is_same_api(was, &config.upstreams[route.upstream]);
+                plan.kept_answers.routes[i].clone().filter(|_| is_same)
+            });
             Some(same_or_new(known, memory.bytes))
         });
         Self { upstreams: upstreams.collect(), routes: routes.collect() }
@@ -58,6 +63,11 @@ impl KeptReads {
         let share = route.share.clone().map(Vec::into_boxed_slice);
         (share.is_some() || kept.is_some()).then_some(ReadPolicy { share, kept })
     }
+}
+
+/// Whether the answers of one upstream are those of another one, too.
+fn is_same_api(one: &Upstream, other: &Upstream) -> bool {
+    one.name == other.name && one.targets == other.targets
 }
 
 fn same_or_new(known: Option<Arc<KeptAnswers>>, bytes: usize) -> Arc<KeptAnswers> {

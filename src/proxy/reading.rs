@@ -71,7 +71,7 @@ pub(super) struct PendingRead {
 /// The API that a read is sent to.
 #[derive(Clone, Copy)]
 pub(super) struct ReadScope<'u> {
-    /// The upstream. All of its addresses serve the same.
+    /// The upstream. All of its addresses serve the same, and none is another one while its answers are kept.
     pub(super) upstream: &'u Upstream,
     /// The limiters of the request: their keys tell callers apart.
     pub(super) checks: Option<&'u Checks>,
@@ -359,10 +359,6 @@ impl PendingRead {
             added.with(headers).map(|(name, value)| (name.clone(), value.clone())).collect();
         let ReadScope { upstream, checks, names_host } = scope;
         let mut of = Fingerprint::new([upstream.name.as_bytes(), uri.as_bytes()]);
-        for target in &upstream.targets {
-            of.add(target.origin.to_string().as_bytes());
-            of.add(target.base.as_bytes());
-        }
         checks.into_iter().flat_map(|all| all.iter()).for_each(|it| of.add(it.key.as_bytes()));
         let mut names: Vec<_> = all.keys().filter(|name| names_host || **name != HOST).collect();
         names.retain(|name| !NAMES_OF_THE_CALL.contains(&name.as_str()));

@@ -137,3 +137,34 @@ async fn a_reload_keeps_the_answers() {
     get(&gateway, "/repos", &TOKEN).await;
     assert_eq!(upstream.calls()[1].head.get("if-none-match"), Some("W/\"1\""));
 }
+
+/// Another host may have other answers with the same tag.
+#[rstest]
+#[case::of_the_upstream("revalidate: on", "")]
+#[case::of_the_route("", "revalidate: on,")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_that_changes_the_address_forgets_the_answers(
+    #[case] of_upstream: &str,
+    #[case] of_route: &str,
+) {
+    let start = || {
+        let github = GitHub::default();
+        Upstream::start(move |call: &Call| github.answer(call))
+    };
+    let (one, other) = (start().await, start().await);
+    let file = |url: &str| {
+        format!(
+            "upstreams: {{ github: {{ url: '{url}', {of_upstream} }} }}\n\
+             routes: [{{ suffix: '*', {of_route} }}]\n"
+        )
+    };
+    let gateway = Gateway::start(&file(&one.url())).await;
+    get(&gateway, "/repos", &TOKEN).await;
+    gateway.rewrite(&file(&other.url()));
+    assert_eq!(gateway.reload().await.status, 200);
+    for is_kept in [false, true] {
+        assert_eq!(get(&gateway, "/repos", &TOKEN).await.text(), "{\"version\":1}");
+        let calls = other.calls();
+        assert_eq!(calls[calls.len() - 1].head.get("if-none-match").is_some(), is_kept);
+    }
+}
