@@ -203,7 +203,7 @@ impl<'a> Exchange<'a> {
                 of.add(&[turn.priority as u8]);
             }
         }
-        of.add_credentials(headers);
+        of.add_callers(headers);
         of.add_headers(headers, by);
         of.add_headers(headers, &CONDITIONS);
         if by.iter().any(is_of_the_gateway) {

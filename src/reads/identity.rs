@@ -44,10 +44,10 @@ impl Fingerprint {
         }
     }
 
-    /// Adds all headers by which a caller may show who it is.
-    pub fn add_credentials(&mut self, headers: &HeaderMap) {
+    /// Adds all headers that tell calls of one URL apart: credentials, and the names of callers.
+    pub fn add_callers(&mut self, headers: &HeaderMap) {
         self.add_headers(headers, &[AUTHORIZATION, COOKIE]);
-        self.add_headers(headers, headers.keys().filter(|name| is_credential(name)));
+        self.add_headers(headers, headers.keys().filter(|name| tells_calls_apart(name)));
     }
 
     /// The identity of the read.
@@ -75,8 +75,9 @@ const WHOSE: [&str; 14] = [
     "userid",
 ];
 
-/// Whether the name of a header is that of a credential, such as `X-Api-Key` or `Ocp-Apim-Subscription-Key`, or of a caller.
-fn is_credential(name: &HeaderName) -> bool {
+/// Whether calls that differ in a header of this name may have different answers: it is a credential, such as `X-Api-Key` or
+/// `Ocp-Apim-Subscription-Key`, or names the caller, the method or the host of the call.
+fn tells_calls_apart(name: &HeaderName) -> bool {
     let folded = fold(name.as_str().as_bytes());
     let is_user = folded.ends_with("user") || WHOSE.iter().any(|part| folded.contains(part));
     let is_of_the_way = matches!(name.as_str(), "x-forwarded-proto" | "x-forwarded-host");
@@ -99,7 +100,7 @@ mod tests {
             .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
         let headers = HeaderMap::from_iter(headers);
         let mut of = Fingerprint::new(url.iter().map(|part| part.as_bytes()));
-        of.add_credentials(&headers);
+        of.add_callers(&headers);
         of.add_headers(&headers, &[http::header::ACCEPT]);
         of.end()
     }

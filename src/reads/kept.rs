@@ -1,4 +1,4 @@
-//! Answers that an upstream is asked to confirm, by the request and its credentials. The bytes of all of them are bounded; the
+//! Answers that an upstream is asked to confirm, by the request and its headers. The bytes of all of them are bounded; the
 //! one that was used longest ago leaves first. Gives no answer out that the upstream did not confirm: the caller has to ask.
 
 use super::{

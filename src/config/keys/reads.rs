@@ -10,8 +10,8 @@ pub(in crate::config) const SHARE: Keys = Keys {
     meaning: "How identical reads that wait become one call.",
     specs: &[
         list("by", 0..=32, &Kind::Text).written("list of headers").otherwise("`[accept, accept-encoding, accept-language]`")
-            .says("the headers in which identical requests agree, besides `Authorization`, `Cookie` and all whose names are \
-                those of credentials"),
+            .says("the headers in which identical requests agree, besides `Authorization`, `Cookie` and all that name \
+                credentials or callers"),
     ],
     others: &[meant("headers key keys vary", "by")],
 };
