@@ -119,7 +119,12 @@ fn one_of<'c, T>(
     let found = choices.find(|(name, _)| *name == text);
     found.map(|(_, choice)| choice).ok_or_else(|| {
         let names: Vec<_> = names.collect();
-        let hint = suggest(text, names.iter().copied());
+        let meant = match text.to_ascii_lowercase().as_str() {
+            "yes" | "enabled" if names.contains(&"on") => "on",
+            "no" | "disabled" if names.contains(&"off") => "off",
+            _ => text,
+        };
+        let hint = suggest(meant, names.iter().copied());
         let hint = hint.map_or(String::new(), |hint| format!("; {hint}"));
         format!("is not one of {}{hint}", names.join(", "))
     })

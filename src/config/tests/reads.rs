@@ -50,6 +50,18 @@ fn names_the_place_of_a_wrong_value() {
     assert!(said.contains(reason) && said.contains("routes[0].share"), "{said}");
 }
 
+#[rstest]
+#[case::size("revalidate: 8MiB", "or a map, as in `revalidate: { memory: 8MiB }`")]
+#[case::word("revalidate: always", "or a map, as in `revalidate: { memory: 64MiB }`")]
+#[case::header("share: accept", "or a map, as in `share: { by: [accept] }`")]
+#[case::yes("share: yes", "`yes` is not one of on, off; did you mean `on`?\n")]
+#[case::no("share: No", "`No` is not one of on, off; did you mean `off`?\n")]
+fn a_mistake_says_the_right_form(#[case] key: &str, #[case] form: &str) {
+    let text = format!("upstream: http://a\nroutes: [{{ suffix: /a, {key} }}]\n");
+    let said = format!("{}\n", parse(&text).expect_err("a mistake"));
+    assert!(said.contains(form), "{said}");
+}
+
 #[test]
 fn a_memory_has_at_least_64_kib() {
     let of = |bytes| {
