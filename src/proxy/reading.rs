@@ -169,7 +169,7 @@ impl<'a> Exchange<'a> {
         Ok(ReadStart::Asks(Some(Box::new(pending))))
     }
 
-    /// Joins the identical reads that wait. `None` if this one is the first of them.
+    /// Joins the identical reads that wait. `None` if this one is the first of them, or asks alone.
     fn join(
         &self,
         identity: Identity,
@@ -182,6 +182,7 @@ impl<'a> Exchange<'a> {
                 pending.lead = Some(lead);
                 None
             }
+            Joined::Alone => None,
             Joined::Follower(follower) => Some(follower),
         }
     }

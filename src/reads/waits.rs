@@ -4,6 +4,7 @@
 use super::{Identity, Variant, may_be_shared, varies_by_the_gateway};
 use crate::upstream::{KeptBuffer, KeptBytes};
 use bytes::Bytes;
+use hashlink::LinkedHashMap;
 use http::{HeaderMap, HeaderName, Response};
 use parking_lot::Mutex;
 use std::{collections::HashMap, mem, sync::Arc, time::Duration};
@@ -11,16 +12,28 @@ use tokio::{sync::watch, time::Instant};
 
 /// The most bytes of an answer that is shared, 1 MiB.
 pub const MOST_SHARED: usize = 1 << 20;
+/// For how long reads ask alone after one of them had an answer that was for itself alone.
+const ALONE_FOR: Duration = Duration::from_secs(60);
+/// The most reads that are known to ask alone. The one that has been known longest is forgotten first.
+const MOST_ALONE: usize = 4_096;
 /// The most bytes of all shared answers of a process, 64 MiB. They count until the slowest client has read its own.
 const ALL_SHARED: usize = 64 << 20;
 
 static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The groups of identical reads that wait in this process. There are no more than requests that wait.
+/// The identical reads that wait in this process.
 #[derive(Debug)]
 pub struct SharedWaits {
-    groups: Mutex<HashMap<Identity, watch::Sender<GroupPhase>>>,
+    table: Mutex<WaitTable>,
     bound: Arc<KeptBytes>,
+}
+
+#[derive(Debug, Default)]
+struct WaitTable {
+    /// The groups. There are no more than requests that wait.
+    groups: HashMap<Identity, watch::Sender<GroupPhase>>,
+    /// The reads that ask alone until an instant, from the one that was noted first; at most [`MOST_ALONE`].
+    alone: LinkedHashMap<Identity, Instant>,
 }
 
 /// How far the first of a group is.
@@ -65,6 +78,8 @@ pub enum Joined {
     First(Box<Lead>),
     /// It gets the answer of the first.
     Follower(Follower),
+    /// It asks as if there was no other: their answers are not for others.
+    Alone,
 }
 
 /// The first of a group. Dropped without an answer, it lets the others ask for themselves.
@@ -89,20 +104,23 @@ pub struct Follower(watch::Receiver<GroupPhase>);
 
 impl Default for SharedWaits {
     fn default() -> Self {
-        Self { groups: Mutex::default(), bound: KeptBytes::new(ALL_SHARED) }
+        Self { table: Mutex::default(), bound: KeptBytes::new(ALL_SHARED) }
     }
 }
 
 impl SharedWaits {
     /// Joins the group of identical reads that wait, or begins one with a request that has these headers.
     pub fn join(self: &Arc<Self>, identity: Identity, request: &HeaderMap) -> Joined {
-        let mut groups = self.groups.lock();
-        if let Some(group) = groups.get(&identity) {
+        let mut table = self.table.lock();
+        if table.is_alone(identity) {
+            return Joined::Alone;
+        }
+        if let Some(group) = table.groups.get(&identity) {
             return Joined::Follower(Follower(group.subscribe()));
         }
         let group = watch::Sender::new(GroupPhase::Asks);
-        groups.insert(identity, group.clone());
-        drop(groups);
+        table.groups.insert(identity, group.clone());
+        drop(table);
         let (waits, request) = (self.clone(), request.clone());
         Joined::First(Box::new(Lead {
             waits,
@@ -112,6 +130,27 @@ impl SharedWaits {
             answer: None,
             is_own: false,
         }))
+    }
+}
+
+// === impl WaitTable ===
+
+impl WaitTable {
+    /// Whether reads of this identity ask alone now.
+    fn is_alone(&mut self, identity: Identity) -> bool {
+        let is_over = self.alone.get(&identity).is_some_and(|until| *until <= Instant::now());
+        if is_over {
+            self.alone.remove(&identity);
+        }
+        !is_over && self.alone.contains_key(&identity)
+    }
+
+    /// Lets reads of this identity ask alone for a while.
+    fn set_alone(&mut self, identity: Identity) {
+        if self.alone.len() >= MOST_ALONE {
+            self.alone.pop_front();
+        }
+        self.alone.insert(identity, Instant::now() + ALONE_FOR);
     }
 }
 
@@ -185,7 +224,7 @@ impl Lead {
 
     /// Leaves the table, unless another group has its place already.
     fn leave(&self) {
-        let mut groups = self.waits.groups.lock();
+        let groups = &mut self.waits.table.lock().groups;
         if groups.get(&self.identity).is_some_and(|group| group.same_channel(&self.group)) {
             groups.remove(&self.identity);
         }
@@ -195,6 +234,10 @@ impl Lead {
 impl Drop for Lead {
     fn drop(&mut self) {
         self.leave();
+        // Others have waited for nothing.
+        if self.is_own && self.has_followers() {
+            self.waits.table.lock().set_alone(self.identity);
+        }
         let end = if self.is_own { GroupPhase::IsItsOwn } else { GroupPhase::IsOver };
         self.group.send_if_modified(|phase| {
             let is_answered = matches!(phase, GroupPhase::Answered(_));

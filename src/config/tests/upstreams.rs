@@ -84,7 +84,10 @@ fn reads_protocol_and_connection_keys_of_an_upstream() {
 )]
 #[case::negative_pool("url: http://a, pool_size: @-1", "pool_size: `-1` is negative")]
 #[case::version("url: http://a, http2: @h2c", "http2: `h2c` is not one of on, off")]
-#[case::host("url: http://a, preserve_host: @yes", "preserve_host: `yes` is not one of on, off; did you mean `on`?")]
+#[case::host(
+    "url: http://a, preserve_host: @yes",
+    "preserve_host: `yes` is not one of on, off; did you mean `on`?"
+)]
 #[case::forwarded("url: http://a, forwarded: @[on]", "forwarded: must be a single value")]
 #[case::timeout(
     "url: http://a, @timeout: 5s",

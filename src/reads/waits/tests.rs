@@ -13,13 +13,13 @@ fn join(waits: &Arc<SharedWaits>, of: &str) -> Joined {
 fn first(waits: &Arc<SharedWaits>) -> Box<Lead> {
     match join(waits, "a") {
         Joined::First(lead) => lead,
-        Joined::Follower(_) => panic!("another one is first"),
+        Joined::Follower(_) | Joined::Alone => panic!("another one is first"),
     }
 }
 
 fn follower(waits: &Arc<SharedWaits>) -> Follower {
     match join(waits, "a") {
-        Joined::First(_) => panic!("no other one is first"),
+        Joined::First(_) | Joined::Alone => panic!("no other one is first"),
         Joined::Follower(follower) => follower,
     }
 }
@@ -40,7 +40,7 @@ fn others_join_until_the_call_is_sent() {
     assert!(matches!(follower.phase(), GroupPhase::IsOver));
     assert!(matches!(join(&waits, "a"), Joined::Follower(_)));
     drop(second);
-    assert!(waits.groups.lock().is_empty());
+    assert!(waits.table.lock().groups.is_empty());
 }
 
 #[test]
@@ -64,8 +64,8 @@ fn followers_get_the_answer_without_the_id_of_the_first() {
 
 #[test]
 fn an_answer_of_its_own_is_no_failure() {
-    let waits = Arc::<SharedWaits>::default();
     for (status, is_own) in [(200, true), (500, false)] {
+        let waits = Arc::<SharedWaits>::default();
         let mut one = first(&waits);
         let mut follower = follower(&waits);
         let head = Response::builder().status(status).header("set-cookie", "a=1");
@@ -73,4 +73,28 @@ fn an_answer_of_its_own_is_no_failure() {
         drop(one);
         assert_eq!(matches!(follower.phase(), GroupPhase::IsItsOwn), is_own);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_ask_alone_for_a_minute_after_an_answer_that_others_could_not_have() {
+    let waits = Arc::<SharedWaits>::default();
+    let (one, _follower) = (first(&waits), follower(&waits));
+    one.keeps_to_itself();
+    assert!(matches!(join(&waits, "a"), Joined::Alone));
+    assert!(matches!(join(&waits, "b"), Joined::First(_)));
+    tokio::time::advance(ALONE_FOR).await;
+    // No other read waits for this answer, which therefore tells nothing.
+    first(&waits).keeps_to_itself();
+    assert!(matches!(join(&waits, "a"), Joined::First(_)));
+    assert!(waits.table.lock().alone.is_empty());
+}
+
+#[test]
+fn the_table_of_reads_that_ask_alone_is_bounded() {
+    let mut table = WaitTable::default();
+    for i in 0..=MOST_ALONE {
+        table.set_alone(identity(&i.to_string()));
+    }
+    assert_eq!(table.alone.len(), MOST_ALONE);
+    assert!(!table.is_alone(identity("0")) && table.is_alone(identity("1")));
 }

@@ -1,7 +1,7 @@
 //! Which reads are identical, and which answers are for others.
 
 use super::{Scene, ask, gated, one_at_a_time};
-use crate::support::{Call, Gateway, Reply, closed, reply};
+use crate::support::{Call, Gateway, Reply, closed, eventually, reply};
 use bytes::Bytes;
 use http_body_util::Empty;
 use hyper::client::conn::http2;
@@ -123,6 +123,34 @@ async fn some_answers_are_for_their_caller_alone(
 ) {
     let reads = [("GET", request), ("GET", request)];
     assert_eq!(calls_of_answered("on", reads, status, answer).await, calls);
+}
+
+/// The answer of the first read told that others cannot have it: the next ones would only wait for it in vain.
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_whose_answers_do_not_share_ask_alone_the_next_time() {
+    let gate = closed();
+    let behind = gate.clone();
+    let answer = move |_: &Call| reply("200 OK", &[("Set-Cookie", "a=1")], "own").behind(&behind);
+    let lines = "limiters: { two: { algorithm: concurrency, max: 2 } }\n\
+                 routes: [{ name: all, suffix: '*', max_wait: 120s, share: on, limiters: [two] }]";
+    let mut scene = Scene::start(lines, answer).await;
+    for (begun, made) in [(2, 1), (6, 4)] {
+        let mut second = ask(&scene.gateway, "GET", "/first", &[]).await;
+        let calls = || scene.upstream.calls().len();
+        eventually("both calls", async || (calls() == begun).then_some(())).await;
+        let mut conns = scene.wait_together(2).await;
+        scene.gate.add_permits(2);
+        for conn in [&mut scene.first, &mut second] {
+            assert_eq!(conn.answer().await.expect("an answer").status, 200);
+        }
+        eventually("the calls", async || (scene.calls() == made).then_some(())).await;
+        gate.add_permits(2);
+        for conn in &mut conns {
+            assert_eq!(conn.answer().await.expect("an answer").text(), "own");
+        }
+        let Scene { gate, upstream, gateway, .. } = scene;
+        scene = Scene::occupied(gate, upstream, gateway).await;
+    }
 }
 
 /// The answer says that it depends on a header in which the two differ; or its coding does, whatever it says.
