@@ -131,7 +131,7 @@ impl<'a> Exchange<'a> {
     #[cold]
     pub(super) async fn begin_read(
         &mut self,
-        routed: &Routed<'a>,
+        routed: &mut Routed<'a>,
         policy: &ReadPolicy,
         checks: Option<&Checks>,
         answer: &mut Response<()>,
@@ -213,31 +213,41 @@ impl<'a> Exchange<'a> {
         of.end()
     }
 
-    /// Waits for the answer of another read, within the budget of this one.
+    /// Waits for the answer of another read, within the budget of this one. The time of the call of the other one is no wait, and
+    /// is added to the budget.
     async fn follow(
         &mut self,
-        routed: &Routed<'_>,
+        routed: &mut Routed<'_>,
         checks: &Checks,
         mut other: Follower,
     ) -> Result<FollowEnd, Failure> {
         let (plan, policy) = (&self.proxy.0.plan, routed.policy);
-        let until = self.record.started + routed.budget;
         let limiter = policy.limiter(0);
         let waiting = Waiting::enter(plan, routed.route, limiter, policy.max_waiting);
         let Some(_waiting) = waiting else {
             return Err(Failure::QueueFull { retry_after: limit::micros(other.time_to_slot()) });
         };
-        self.record.waits_since.get_or_insert_with(Instant::now);
         loop {
+            let until = self.record.started + routed.budget;
             let phase = other.phase();
-            // The slot is in time, or has come.
+            if matches!(phase, GroupPhase::Asks | GroupPhase::Waits(_)) {
+                self.record.waits_since.get_or_insert_with(Instant::now);
+            }
+            // The slot is in time.
             let is_certain = match phase {
                 GroupPhase::Answered(shared) if shared.is_for(self.arrival.request.headers()) => {
                     return Ok(FollowEnd::Answered(shared));
                 }
                 GroupPhase::Answered(_) | GroupPhase::IsItsOwn => return Ok(FollowEnd::Alone),
                 GroupPhase::IsOver => return Ok(FollowEnd::Over),
-                GroupPhase::IsSent => true,
+                GroupPhase::IsSent => {
+                    self.record.end_wait();
+                    let sent = Instant::now();
+                    other.changed().await;
+                    self.record.took(sent.elapsed());
+                    routed.budget += sent.elapsed();
+                    continue;
+                }
                 GroupPhase::Asks => false,
                 GroupPhase::Waits(slot) => {
                     self.record.bind(policy.limiter(slot.bound_by), checks.get(slot.bound_by));

@@ -3,10 +3,13 @@
 use super::{Scene, ask, gated, one_at_a_time, saved};
 use crate::support::{Gateway, Reply, Upstream, closed, eventually, reply, store};
 use rstest::rstest;
+use serde_json::Value;
 use std::{
     collections::HashSet,
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    time::Duration,
 };
+use tokio::time::sleep;
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
@@ -86,6 +89,39 @@ async fn when_all_have_left_no_call_is_made() {
     assert_eq!(scene.first.answer().await.expect("an answer").status, 200);
     assert_eq!(scene.gateway.get("/other").await.status, 200);
     assert_eq!(scene.calls(), 0);
+}
+
+/// The call takes longer than the budget of a follower, which then has its whole budget for a slot of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_time_of_the_call_is_no_wait_of_a_follower() {
+    const BUDGET: Duration = Duration::from_secs(8);
+    let answer = closed();
+    let behind = answer.clone();
+    let answers = move |_: &_| reply("200 OK", &[("Vary", "*")], "own").behind(&behind);
+    let lines = one_at_a_time("", "on").replace("120s", "8s");
+    let scene = Scene::start(&lines, answers).await;
+    let mut conns = scene.wait_together(3).await;
+    scene.open();
+    eventually("the call", async || (scene.calls() == 1).then_some(())).await;
+    sleep(BUDGET).await;
+    // The two that followed take turns.
+    answer.add_permits(3);
+    for conn in &mut conns {
+        let answer = conn.answer().await.expect("an answer");
+        assert_eq!((answer.status, answer.text().as_str()), (200, "own"));
+        assert!(answer.held_ms() < BUDGET.as_secs_f64() * 1000.0, "{answer:?}");
+    }
+    let is_same = |line: &&Value| line["path"] == "/same";
+    let lines = eventually("the access lines", async || {
+        let lines: Vec<_> = scene.gateway.access().iter().filter(is_same).cloned().collect();
+        (lines.len() == 3).then_some(lines)
+    })
+    .await;
+    for line in lines {
+        let millis = |name: &str| line[name].as_f64().expect("a number");
+        assert!(millis("upstream_ms") >= 8_000.0, "{line}");
+        assert!(millis("wait_ms") + millis("upstream_ms") <= millis("total_ms") + 1.0, "{line}");
+    }
 }
 
 /// The answer could be older than the request.
