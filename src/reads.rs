@@ -14,5 +14,6 @@ pub use rules::{
     may_be_shared, varies_by_the_gateway,
 };
 pub use waits::{
-    Follower, GroupPhase, Joined, Lead, MOST_SHARED, SharedAnswer, SharedWaits, SlotKnown,
+    Follower, GroupPhase, Joined, Lead, MOST_SHARED, NextGroup, SharedAnswer, SharedWaits,
+    SlotKnown,
 };

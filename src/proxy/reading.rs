@@ -12,8 +12,8 @@ use crate::{
     plan::{ReadPolicy, Waiting},
     reads::{
         CONDITIONS, Fingerprint, Follower, GroupPhase, Identity, Joined, Keeping, KeptAnswer,
-        KeptAnswers, Lead, SharedAnswer, has_condition, is_of_the_gateway, is_plain_read,
-        may_be_kept,
+        KeptAnswers, Lead, NextGroup, SharedAnswer, has_condition, is_of_the_gateway,
+        is_plain_read, may_be_kept,
     },
     store::{Check, Checks},
     upstream::{
@@ -29,6 +29,7 @@ use http::{
 use http_body::Body as _;
 use std::{
     future::Future,
+    mem,
     pin::Pin,
     sync::{Arc, OnceLock},
 };
@@ -99,7 +100,7 @@ pub(super) struct HeardRead {
 enum FollowEnd {
     Answered(Arc<SharedAnswer>),
     /// The other one has no answer.
-    Over,
+    Over(NextGroup),
     /// The slot comes too late for this read, or the answer is none for it.
     Alone,
 }
@@ -152,31 +153,37 @@ impl<'a> Exchange<'a> {
         let by = policy.share.as_ref().filter(|_| !routed.budget.is_zero());
         if let (Some(by), Some(checks)) = (by, checks) {
             let identity = self.identity(routed, by, checks);
-            while let Some(follower) = self.join(identity, &mut pending, others) {
+            let mut next = None;
+            while let Some(follower) = self.join(identity, next.take(), &mut pending, others) {
+                let is_first_wait = !mem::replace(&mut pending.has_waited, true);
                 match self.follow(routed, checks, follower).await? {
                     FollowEnd::Answered(shared) => {
                         return Ok(ReadStart::Answered(self.copy(routed, checks, &shared, answer)));
                     }
-                    // The first time, it may wait with another one.
-                    FollowEnd::Over if !pending.has_waited => pending.has_waited = true,
-                    FollowEnd::Over | FollowEnd::Alone => {
-                        pending.has_waited = true;
-                        break;
-                    }
+                    // The first time, it may wait with the others again.
+                    FollowEnd::Over(group) if is_first_wait => next = Some(group),
+                    FollowEnd::Over(_) | FollowEnd::Alone => break,
                 }
             }
         }
         Ok(ReadStart::Asks(Some(Box::new(pending))))
     }
 
-    /// Joins the identical reads that wait. `None` if this one is the first of them, or asks alone.
+    /// Joins the identical reads that wait, or the `next` group of those with which this one has waited. `None` if it is the first
+    /// of them, or asks alone.
     fn join(
         &self,
         identity: Identity,
+        next: Option<NextGroup>,
         pending: &mut PendingRead,
         others: &OthersWaiting,
     ) -> Option<Follower> {
-        match self.proxy.0.plan.shared_waits.join(identity, self.arrival.request.headers()) {
+        let (waits, headers) = (&self.proxy.0.plan.shared_waits, self.arrival.request.headers());
+        let joined = match next {
+            Some(next) => waits.join_next(identity, next, headers),
+            None => waits.join(identity, headers),
+        };
+        match joined {
             Joined::First(lead) => {
                 others.0.get_or_init(|| lead.group());
                 pending.lead = Some(lead);
@@ -239,7 +246,7 @@ impl<'a> Exchange<'a> {
                     return Ok(FollowEnd::Answered(shared));
                 }
                 GroupPhase::Answered(_) | GroupPhase::IsItsOwn => return Ok(FollowEnd::Alone),
-                GroupPhase::IsOver => return Ok(FollowEnd::Over),
+                GroupPhase::IsOver(next) => return Ok(FollowEnd::Over(next)),
                 GroupPhase::IsSent => {
                     self.record.end_wait();
                     let sent = Instant::now();

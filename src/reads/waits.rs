@@ -7,7 +7,15 @@ use bytes::Bytes;
 use hashlink::LinkedHashMap;
 use http::{HeaderMap, HeaderName, Response};
 use parking_lot::Mutex;
-use std::{collections::HashMap, mem, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 use tokio::{sync::watch, time::Instant};
 
 /// The most bytes of an answer that is shared, 1 MiB.
@@ -49,8 +57,15 @@ pub enum GroupPhase {
     Answered(Arc<SharedAnswer>),
     /// Its answer is for itself alone: another one would be so, too.
     IsItsOwn,
-    /// It has no answer.
-    IsOver,
+    /// It has no answer, and the others may ask again together.
+    IsOver(NextGroup),
+}
+
+/// The group of those that ask again together. The one that joins it first leads it.
+#[derive(Debug, Clone)]
+pub struct NextGroup {
+    group: watch::Sender<GroupPhase>,
+    is_led: Arc<AtomicBool>,
 }
 
 /// The slot of the first of a group, as far as it is known.
@@ -121,15 +136,34 @@ impl SharedWaits {
         let group = watch::Sender::new(GroupPhase::Asks);
         table.groups.insert(identity, group.clone());
         drop(table);
+        self.lead(identity, group, request)
+    }
+
+    /// Joins those that ask again together. They came before the call of that group, whether it is sent already or not.
+    pub fn join_next(
+        self: &Arc<Self>,
+        identity: Identity,
+        next: NextGroup,
+        request: &HeaderMap,
+    ) -> Joined {
+        let NextGroup { group, is_led } = next;
+        if is_led.swap(true, Relaxed) {
+            return Joined::Follower(Follower(group.subscribe()));
+        }
+        // Reads that came meanwhile may have a group of their own.
+        self.table.lock().groups.entry(identity).or_insert_with(|| group.clone());
+        self.lead(identity, group, request)
+    }
+
+    fn lead(
+        self: &Arc<Self>,
+        identity: Identity,
+        group: watch::Sender<GroupPhase>,
+        request: &HeaderMap,
+    ) -> Joined {
         let (waits, request) = (self.clone(), request.clone());
-        Joined::First(Box::new(Lead {
-            waits,
-            identity,
-            group,
-            request,
-            answer: None,
-            is_own: false,
-        }))
+        let (answer, is_own) = (None, false);
+        Joined::First(Box::new(Lead { waits, identity, group, request, answer, is_own }))
     }
 }
 
@@ -238,7 +272,12 @@ impl Drop for Lead {
         if self.is_own && self.has_followers() {
             self.waits.table.lock().set_alone(self.identity);
         }
-        let end = if self.is_own { GroupPhase::IsItsOwn } else { GroupPhase::IsOver };
+        let end = if self.is_own {
+            GroupPhase::IsItsOwn
+        } else {
+            let group = watch::Sender::new(GroupPhase::Asks);
+            GroupPhase::IsOver(NextGroup { group, is_led: Arc::default() })
+        };
         self.group.send_if_modified(|phase| {
             let is_answered = matches!(phase, GroupPhase::Answered(_));
             if !is_answered {

@@ -37,7 +37,7 @@ fn others_join_until_the_call_is_sent() {
     let second = first(&waits);
     // The end of the first leaves the second group in its place.
     drop(one);
-    assert!(matches!(follower.phase(), GroupPhase::IsOver));
+    assert!(matches!(follower.phase(), GroupPhase::IsOver(_)));
     assert!(matches!(join(&waits, "a"), Joined::Follower(_)));
     drop(second);
     assert!(waits.table.lock().groups.is_empty());
@@ -97,4 +97,30 @@ fn the_table_of_reads_that_ask_alone_is_bounded() {
     }
     assert_eq!(table.alone.len(), MOST_ALONE);
     assert!(!table.is_alone(identity("0")) && table.is_alone(identity("1")));
+}
+
+/// The first of them to ask again may be sent before another one knows of the failure.
+#[test]
+fn followers_of_a_read_without_an_answer_ask_again_as_one() {
+    let waits = Arc::<SharedWaits>::default();
+    let (one, mut followers) = (first(&waits), [(); 3].map(|()| follower(&waits)));
+    one.sends();
+    drop(one);
+    let mut leads = Vec::new();
+    for follower in &mut followers {
+        let GroupPhase::IsOver(next) = follower.phase() else { panic!("not over") };
+        match waits.join_next(identity("a"), next, &HeaderMap::new()) {
+            Joined::First(lead) => {
+                lead.sends();
+                leads.push(lead);
+            }
+            Joined::Follower(mut follower) => {
+                assert!(matches!(follower.phase(), GroupPhase::IsSent))
+            }
+            Joined::Alone => panic!("it asks alone"),
+        }
+    }
+    assert_eq!(leads.len(), 1);
+    drop(leads);
+    assert!(waits.table.lock().groups.is_empty());
 }

@@ -213,7 +213,7 @@ async fn a_failure_is_not_shared(#[case] status: &'static str) {
     }
     assert_eq!(statuses[1..], [200; 3]);
     assert!(status.starts_with(&statuses[0].to_string()));
-    // The others wait together again, as far as they ask before one of them has its slot.
+    // The others ask again as one, as far as they know of the failure before that one has its answer.
     let made = scene.calls();
     assert!((2..=4).contains(&made), "{made}");
     assert_eq!(saved(&scene.gateway, "share").await, (4 - made) as f64);
