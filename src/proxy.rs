@@ -14,6 +14,7 @@ mod current;
 mod destination;
 mod drain;
 mod exchange;
+mod following;
 mod forward;
 mod interim;
 mod kept_body;

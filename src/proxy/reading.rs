@@ -2,41 +2,32 @@
 //! The rules for both are in `reads`.
 
 use super::{
-    Body, Client, Exchange, Routed, attempt::Attempt, client_head::for_client, pumped_body::share,
+    Body, Client, Exchange, Routed, attempt::Attempt, following::permits, pumped_body::share,
     settling::Settling,
 };
 use crate::{
     answer::Failure,
     config::Upstream,
-    limit,
-    plan::{ReadPolicy, Waiting},
+    plan::ReadPolicy,
     reads::{
-        CONDITIONS, Fingerprint, Follower, GroupPhase, Identity, Joined, Keeping, KeptAnswer,
-        KeptAnswers, Lead, NextGroup, SharedAnswer, has_condition, is_of_the_gateway,
+        Fingerprint, GroupPhase, Identity, Keeping, KeptAnswer, KeptAnswers, Lead, has_condition,
         is_plain_read, may_be_kept,
     },
-    store::{Check, Checks},
-    upstream::{
-        Upload,
-        headers::{AddedHeaders, HeaderFlags},
-    },
+    store::Checks,
+    upstream::{Upload, headers::AddedHeaders},
 };
 use bytes::Bytes;
 use http::{
-    HeaderMap, HeaderName, Method, Request, Response, StatusCode,
+    HeaderMap, Method, Request, Response, StatusCode,
     header::{AUTHORIZATION, HOST},
 };
 use http_body::Body as _;
 use std::{
     future::Future,
-    mem,
     pin::Pin,
     sync::{Arc, OnceLock},
 };
-use tokio::{
-    sync::watch,
-    time::{Instant, timeout_at},
-};
+use tokio::sync::watch;
 
 /// The headers of a request as it is sent that name the call and the programs before it: no kept answer depends on them, unless
 /// its `Vary` says so.
@@ -45,7 +36,7 @@ const NAMES_OF_THE_CALL: [&str; 7] =
 
 /// The reads that wait for the answer to a request, if it is one that others can wait for.
 #[derive(Debug, Default)]
-pub(super) struct OthersWaiting(OnceLock<watch::Sender<GroupPhase>>);
+pub(super) struct OthersWaiting(pub(super) OnceLock<watch::Sender<GroupPhase>>);
 
 /// The beginning of a read.
 pub(super) enum ReadStart {
@@ -58,9 +49,9 @@ pub(super) enum ReadStart {
 /// A read that may cost nothing, until its answer is there.
 pub(super) struct PendingRead {
     /// The reads that wait with it.
-    lead: Option<Box<Lead>>,
+    pub(super) lead: Option<Box<Lead>>,
     /// Whether it has waited with another one, so that its budget has begun.
-    has_waited: bool,
+    pub(super) has_waited: bool,
     /// Where its answer is kept.
     kept: Option<Arc<KeptAnswers>>,
     /// The request as it is sent, once it is.
@@ -94,15 +85,6 @@ pub(super) struct HeardRead {
     confirmed: Option<Bytes>,
     keeping: Option<Keeping>,
     lead: Option<Box<Lead>>,
-}
-
-/// The end of a wait with another read.
-enum FollowEnd {
-    Answered(Arc<SharedAnswer>),
-    /// The other one has no answer.
-    Over(NextGroup),
-    /// The slot comes too late for this read, or the answer is none for it.
-    Alone,
 }
 
 // === impl OthersWaiting ===
@@ -151,144 +133,13 @@ impl<'a> Exchange<'a> {
         let (lead, has_waited, sent) = (None, false, None);
         let mut pending = PendingRead { lead, has_waited, kept, sent, is_refused: false };
         let by = policy.share.as_ref().filter(|_| !routed.budget.is_zero());
-        if let (Some(by), Some(checks)) = (by, checks) {
-            let identity = self.identity(routed, by, checks);
-            let mut next = None;
-            while let Some(follower) = self.join(identity, next.take(), &mut pending, others) {
-                let is_first_wait = !mem::replace(&mut pending.has_waited, true);
-                match self.follow(routed, checks, follower).await? {
-                    FollowEnd::Answered(shared) => {
-                        return Ok(ReadStart::Answered(self.copy(routed, checks, &shared, answer)));
-                    }
-                    // The first time, it may wait with the others again.
-                    FollowEnd::Over(group) if is_first_wait => next = Some(group),
-                    FollowEnd::Over(_) | FollowEnd::Alone => break,
-                }
-            }
+        if let (Some(by), Some(checks)) = (by, checks)
+            && let Some(shared) =
+                self.wait_with_others(routed, by, checks, &mut pending, others).await?
+        {
+            return Ok(ReadStart::Answered(self.copy(routed, checks, &shared, answer)));
         }
         Ok(ReadStart::Asks(Some(Box::new(pending))))
-    }
-
-    /// Joins the identical reads that wait, or the `next` group of those with which this one has waited. `None` if it is the first
-    /// of them, or asks alone.
-    fn join(
-        &self,
-        identity: Identity,
-        next: Option<NextGroup>,
-        pending: &mut PendingRead,
-        others: &OthersWaiting,
-    ) -> Option<Follower> {
-        let (waits, headers) = (&self.proxy.0.plan.shared_waits, self.arrival.request.headers());
-        let joined = match next {
-            Some(next) => waits.join_next(identity, next, headers),
-            None => waits.join(identity, headers),
-        };
-        match joined {
-            Joined::First(lead) => {
-                others.0.get_or_init(|| lead.group());
-                pending.lead = Some(lead);
-                None
-            }
-            Joined::Alone => None,
-            Joined::Follower(follower) => Some(follower),
-        }
-    }
-
-    /// Hashes all in which identical reads agree: method, URL, upstream, keys and turns at the limiters, and headers.
-    fn identity(&self, routed: &Routed<'_>, by: &[HeaderName], checks: &Checks) -> Identity {
-        let request = &self.arrival.request;
-        let (uri, headers) = (request.uri().to_string(), request.headers());
-        let upstream = self.upstream_config(routed).name.as_bytes();
-        let host = routed.host.as_ref().map_or(&b""[..], |host| host.as_bytes());
-        let method = request.method().as_str().as_bytes();
-        let scheme = [u8::from(self.client.is_tls)];
-        let mut of = Fingerprint::new([upstream, method, &scheme, host, uri.as_bytes()]);
-        for Check { key, cost, turn, .. } in checks.iter() {
-            of.add(key.as_bytes());
-            of.add(&cost.to_be_bytes());
-            if let Some(turn) = turn {
-                of.add(turn.tenant.as_bytes());
-                of.add(&[turn.priority as u8]);
-            }
-        }
-        of.add_callers(headers);
-        of.add_headers(headers, by);
-        of.add_headers(headers, &CONDITIONS);
-        if by.iter().any(is_of_the_gateway) {
-            of.add(self.client.ip.to_string().as_bytes());
-        }
-        of.end()
-    }
-
-    /// Waits for the answer of another read, within the budget of this one. The time of the call of the other one is no wait, and
-    /// is added to the budget.
-    async fn follow(
-        &mut self,
-        routed: &mut Routed<'_>,
-        checks: &Checks,
-        mut other: Follower,
-    ) -> Result<FollowEnd, Failure> {
-        let (plan, policy) = (&self.proxy.0.plan, routed.policy);
-        let limiter = policy.limiter(0);
-        let waiting = Waiting::enter(plan, routed.route, limiter, policy.max_waiting);
-        let Some(_waiting) = waiting else {
-            return Err(Failure::QueueFull { retry_after: limit::micros(other.time_to_slot()) });
-        };
-        loop {
-            let until = self.record.started + routed.budget;
-            let phase = other.phase();
-            if matches!(phase, GroupPhase::Asks | GroupPhase::Waits(_)) {
-                self.record.waits_since.get_or_insert_with(Instant::now);
-            }
-            // The slot is in time.
-            let is_certain = match phase {
-                GroupPhase::Answered(shared) if shared.is_for(self.arrival.request.headers()) => {
-                    return Ok(FollowEnd::Answered(shared));
-                }
-                GroupPhase::Answered(_) | GroupPhase::IsItsOwn => return Ok(FollowEnd::Alone),
-                GroupPhase::IsOver(next) => return Ok(FollowEnd::Over(next)),
-                GroupPhase::IsSent => {
-                    self.record.end_wait();
-                    let sent = Instant::now();
-                    other.changed().await;
-                    self.record.took(sent.elapsed());
-                    routed.budget += sent.elapsed();
-                    continue;
-                }
-                GroupPhase::Asks => false,
-                GroupPhase::Waits(slot) => {
-                    self.record.bind(policy.limiter(slot.bound_by), checks.get(slot.bound_by));
-                    if slot.at.is_some_and(|at| at > until) {
-                        return Ok(FollowEnd::Alone);
-                    }
-                    slot.at.is_some()
-                }
-            };
-            if is_certain {
-                other.changed().await;
-            } else if timeout_at(until, other.changed()).await.is_err() {
-                return Ok(FollowEnd::Alone);
-            }
-        }
-    }
-
-    /// Makes the answer of another read this one's.
-    fn copy(
-        &mut self,
-        routed: &Routed<'_>,
-        checks: &Checks,
-        shared: &SharedAnswer,
-        answer: &mut Response<()>,
-    ) -> Body {
-        self.record.end_wait();
-        self.record.note_saved("share");
-        if let Some(saved) = &self.proxy.0.plan.routes[routed.route].saved {
-            saved.shared.increment(permits(checks));
-        }
-        *answer = shared.head.clone();
-        let seen = HeaderFlags::of_response(answer.headers());
-        for_client(routed.policy, &self.record, seen, self.client.forward.is_some(), answer);
-        Body::whole(shared.body.clone())
     }
 
     /// Reads an answer to a read: whether it confirms what is kept, is kept itself, and is for others. A 304 becomes the answer
@@ -339,12 +190,6 @@ impl<'a> Exchange<'a> {
         }
         self.record.note_saved("revalidate");
     }
-}
-
-/// The permits that a call takes: those of the limiter at which it costs most.
-fn permits(checks: &Checks) -> u64 {
-    let costs = checks.iter().filter(|check| !check.is_lease()).map(|check| check.cost);
-    costs.max().unwrap_or(1).unsigned_abs()
 }
 
 // === impl PendingRead ===
