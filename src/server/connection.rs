@@ -15,7 +15,7 @@ use crate::{
     proxy::{Arrival, Client, Ending, Replied},
     services,
 };
-use http::{HeaderValue, Request, Response, StatusCode, header::CONNECTION};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header::CONNECTION};
 use hyper::{
     body::Incoming,
     server::conn::{
@@ -24,9 +24,11 @@ use hyper::{
     },
     service::service_fn,
 };
+use parking_lot::Mutex;
 use std::{
     convert::Infallible,
     future::poll_fn,
+    mem,
     pin::{Pin, pin},
     sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll},
@@ -41,6 +43,8 @@ pub(super) struct ConnectionDriver {
     context: Arc<ConnectionContext>,
     client: Arc<Client>,
     stream: Arc<ClientStream>,
+    /// An empty table of headers with the room of the last request's, for the head of the next answer.
+    spare: Mutex<HeaderMap>,
 }
 
 /// How a connection came to its end.
@@ -61,7 +65,7 @@ impl ConnectionDriver {
         client: Arc<Client>,
         stream: Arc<ClientStream>,
     ) -> Arc<Self> {
-        Arc::new(Self { context, client, stream })
+        Arc::new(Self { context, client, stream, spare: Mutex::default() })
     }
 
     /// Serves HTTP/1 requests, one after the other. Half a second after a response the connection gives its buffers back;
@@ -124,6 +128,7 @@ impl ConnectionDriver {
     /// Waits, without buffers, for the next byte. Returns the end of the connection if none comes before `until`.
     async fn rest(&self, until: Instant) -> Option<ConnectionEnd> {
         self.stream.rest();
+        drop(mem::take(&mut *self.spare.lock()));
         let mut phases = self.context.phases.clone();
         tokio::select! {
             biased;
@@ -143,6 +148,7 @@ impl ConnectionDriver {
         async move {
             let proxy = self.context.proxy.load();
             let mut head = Response::new(());
+            mem::swap(head.headers_mut(), &mut self.spare.lock());
             let Replied { body, ending } = match self.context.service {
                 None => proxy.answer(&self.client, &mut arrival, &mut head).await,
                 Some(own) => {
@@ -156,6 +162,9 @@ impl ConnectionDriver {
                     .await
                 }
             };
+            let headers = arrival.request.headers_mut();
+            headers.clear();
+            mem::swap(headers, &mut self.spare.lock());
             let can_go_on = self.stream.answered(ending != Ending::Open);
             if ending == Ending::ClientGone {
                 self.stream.abandon();
