@@ -46,12 +46,13 @@ pub(super) fn write_fields<'a>(
     fields: impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)>,
     out: &mut Vec<u8>,
 ) {
-    for (name, value) in fields {
+    // A loop would ask each part of the chain for each field.
+    fields.for_each(|(name, value)| {
         out.extend_from_slice(name.as_str().as_bytes());
         out.extend_from_slice(b": ");
         out.extend_from_slice(value.as_bytes());
         out.extend_from_slice(b"\r\n");
-    }
+    });
     out.extend_from_slice(b"\r\n");
 }
 
