@@ -194,7 +194,18 @@ impl Body {
     }
 
     /// Keeps these until it has ended.
+    #[inline]
     pub(super) fn keep(
+        &mut self,
+        lease: Option<Box<Reservation>>,
+        unasked: Option<UnrequestedBody>,
+    ) {
+        if lease.is_some() || unasked.is_some() {
+            self.keep_until_end(lease, unasked);
+        }
+    }
+
+    fn keep_until_end(
         &mut self,
         lease: Option<Box<Reservation>>,
         unasked: Option<UnrequestedBody>,
@@ -204,7 +215,7 @@ impl Body {
                 streamed.lease = lease;
                 streamed.unasked = unasked;
             }
-            BodySource::ReadAhead(body) => body.rest.keep(lease, unasked),
+            BodySource::ReadAhead(body) => body.rest.keep_until_end(lease, unasked),
             // A response without a body ends here.
             BodySource::Streamed(_)
             | BodySource::Whole(_)

@@ -127,21 +127,21 @@ impl Client {
         mut answer: Pin<&mut impl Future<Output = Result<T, Failure>>>,
         others: &OthersWaiting,
     ) -> Result<T, Failure> {
-        let mut leaves = pin!(self.leaves());
+        let (mut leaves, mut has_left) = (pin!(self.leaves()), false);
         let outcome = poll_fn(|cx| match answer.as_mut().poll(cx) {
-            Poll::Pending => leaves.as_mut().poll(cx).map(|()| None),
-            Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
-        });
-        match outcome.await {
-            Some(outcome) => outcome,
-            None => {
-                if others.are_there() {
-                    // The box keeps all other requests small.
-                    Box::pin(others.go_on(answer)).await;
-                }
+            Poll::Pending => leaves.as_mut().poll(cx).map(|()| {
+                has_left = true;
                 Err(Failure::ClientLeft)
-            }
+            }),
+            // An answer in another type would be copied.
+            outcome => outcome,
+        })
+        .await;
+        if has_left && others.are_there() {
+            // The box keeps all other requests small.
+            Box::pin(others.go_on(answer)).await;
         }
+        outcome
     }
 
     /// Whether the head of this request, which has a Transfer-Encoding, had a Content-Length beside it. The parser

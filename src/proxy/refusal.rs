@@ -68,7 +68,16 @@ impl<'a> Exchange<'a> {
     }
 
     /// Notes an answer that refuses its request, or does not.
+    #[inline]
     pub(super) fn learn(&self, routed: &Routed<'_>, outgoing: &Outgoing<'_>, is_refusal: bool) {
+        // Nearly all answers teach nothing.
+        if is_refusal || routed.policy.learns || self.streaks(routed).is_begun() {
+            self.learn_from(routed, outgoing, is_refusal);
+        }
+    }
+
+    #[cold]
+    fn learn_from(&self, routed: &Routed<'_>, outgoing: &Outgoing<'_>, is_refusal: bool) {
         let (plan, reservation) = (&self.proxy.0.plan, outgoing.reservation.as_ref());
         let AttemptTimes { sent, took } = outgoing.times;
         if is_refusal {
