@@ -190,6 +190,14 @@ impl ThrottleRules {
         Heard { refusal, quotas }
     }
 
+    /// Whether an answer meets one of the conditions. One from a cache (`Age`) meets none. `body` is as for [`Self::hear`].
+    pub fn meets(&self, status: StatusCode, headers: &HeaderMap, body: Option<&[u8]>) -> bool {
+        let body = body.filter(|body| body.len() <= MAX_BODY);
+        let body: Option<Value> = body.and_then(|body| serde_json::from_slice(body).ok());
+        let is_met = |own: &Condition| own.is_met(status, headers, body.as_ref());
+        !is_cached(headers) && self.when.iter().any(is_met)
+    }
+
     /// Reads the rates of quotas that an answer names. One from a cache (`Age`) says nothing.
     pub fn rates(&self, headers: &HeaderMap) -> Vec<QuotaRate> {
         if is_cached(headers) { Vec::new() } else { rates::read(headers, self.style) }

@@ -12,7 +12,6 @@ use crate::{
     metrics::MoveReason,
     plan::{AccountSet, AllParked, RouteAccounts, Trial, open_ways},
     store::{Alternatives, Question, Store},
-    throttle::Timestamp,
     upstream::{Pool, Target, Upload},
 };
 use http::{HeaderName, HeaderValue, Request, StatusCode, Uri, header::HOST};
@@ -299,9 +298,7 @@ impl Exchange<'_> {
             received.hold(&mut self.record, &self.proxy.0.plan.kept).await;
         }
         let body = received.read_ahead.as_ref().and_then(ReadAhead::whole);
-        let headers = received.head.headers();
-        let is_rejected =
-            config.park.hear(status, headers, body, Timestamp::now()).refusal.is_some();
+        let is_rejected = config.park.meets(status, received.head.headers(), body);
         let (store, accounts) = (&self.proxy.0.store, outgoing.accounts.as_mut()?);
         if is_rejected {
             tracing::debug!(

@@ -1,6 +1,9 @@
 //! Several accounts of one upstream: the earliest slot, rejected credentials, refusals, spill-over, and what is never shown.
 
-use crate::support::{Call, Conn, Gateway, Redis, Reply, Upstream, eventually, reply, request};
+use crate::support::{
+    Call, Conn, Gateway, Redis, Reply, Upstream, closed, eventually, reply, request,
+    service_address, store,
+};
 use parking_lot::Mutex;
 use rstest::rstest;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -57,21 +60,18 @@ fn by_credential(upstream: &Upstream) -> BTreeMap<String, usize> {
     counts
 }
 
-fn store(is_redis: bool) -> (Option<Redis>, String) {
-    if !is_redis {
-        return (None, String::new());
-    }
-    let redis = Redis::that_is_heard();
-    let store = format!("store: {{ url: \"{}\", timeout: 5s }}", redis.url());
-    (Some(redis), store)
-}
-
 #[rstest]
+#[case::bucket("rate: 2/s, burst: 1")]
+#[case::leaky("algorithm: leaky_bucket, rate: 2/s")]
+#[case::fair("rate: 2/s, burst: 1, fair: { by: '{header.x-team}' }")]
 #[tokio::test(flavor = "multi_thread")]
-async fn each_call_takes_the_account_with_the_earliest_slot(#[values(false, true)] is_redis: bool) {
+async fn each_call_takes_the_account_with_the_earliest_slot(
+    #[case] limiter: &str,
+    #[values(false, true)] is_redis: bool,
+) {
     let (_redis, store) = store(is_redis);
     let upstream = vendor(&Verdicts::default()).await;
-    let gateway = Arc::new(gateway(&upstream, &store, THREE, "rate: 2/s, burst: 1", "").await);
+    let gateway = Arc::new(gateway(&upstream, &store, THREE, limiter, "").await);
     let mut calls = JoinSet::new();
     for _ in 0..12 {
         let gateway = gateway.clone();
@@ -88,6 +88,62 @@ async fn each_call_takes_the_account_with_the_earliest_slot(#[values(false, true
     let arrivals = upstream.arrivals();
     let span = *arrivals.last().expect("one") - arrivals[0];
     assert!(span >= Duration::from_millis(1400), "{span:?}");
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_takes_an_account_with_a_free_permit(#[values(false, true)] is_redis: bool) {
+    let (gate, (_redis, store)) = (closed(), store(is_redis));
+    let behind = gate.clone();
+    let upstream = Upstream::start(move |_: &Call| Reply::ok().behind(&behind)).await;
+    let limiter = "algorithm: concurrency, max: 1";
+    let gateway = Arc::new(gateway(&upstream, &store, THREE, limiter, "").await);
+    let mut calls = JoinSet::new();
+    for _ in 0..6 {
+        let gateway = gateway.clone();
+        calls.spawn(async move { gateway.get("/a").await.status });
+    }
+    gateway.until_waiting("all", 3).await;
+    let held = by_credential(&upstream);
+    assert!(held.len() == 3 && held.values().all(|calls| *calls == 1), "{held:?}");
+    gate.add_permits(6);
+    let statuses = calls.join_all().await;
+    assert!(statuses.iter().all(|status| *status == 200), "{statuses:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn accounts_are_chosen_by_shares_while_the_store_is_away() {
+    let (redis, store) = store(true);
+    let upstream = vendor(&Verdicts::default()).await;
+    let gateway = gateway(&upstream, &store, THREE, "rate: 2/h, burst: 2", "").await;
+    assert_eq!(gateway.get("/a").await.status, 200);
+    drop(redis);
+    let mut statuses = Vec::new();
+    for _ in 0..8 {
+        statuses.push(gateway.get("/a").await.status);
+    }
+    // Six permits in all, one of which was used before.
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 5, "{statuses:?}");
+    assert!(by_credential(&upstream).values().all(|calls| *calls == 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_proxy_gets_the_headers_of_the_account() {
+    let upstream = Upstream::ok().await;
+    let yaml = format!(
+        "services: {{ forward_auth: 127.0.0.1:0 }}\nupstreams: {{ api: {{ url: {}, \
+         accounts: [{{ name: one, headers: {{ authorization: 'Bearer secret-1' }} }}] }} }}\n\
+         limiters: {{ quota: {{ rate: 5/s, key: '{{account}}' }} }}\n\
+         routes: [{{ suffix: '*', limiters: [quota] }}]",
+        upstream.url()
+    );
+    let gateway = Gateway::start(&yaml).await;
+    let service = service_address(&gateway, "forward_auth");
+    let mut conn = Conn::to(service).await.expect("a connection");
+    conn.send(request("GET", "/", &[("X-Original-URI", "/a")])).await.expect("send");
+    let answer = conn.answer_to("GET").await.expect("an answer");
+    assert_eq!((answer.status, answer.field("paceway-account")), (200, Some("one")));
+    assert_eq!(answer.field("authorization"), Some("Bearer secret-1"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
