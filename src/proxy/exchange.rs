@@ -217,7 +217,11 @@ impl<'a> Exchange<'a> {
         });
         let ways = ways.map_err(refuse)?;
         routed.policy = left;
-        Ok(ways.map(Question::Ways))
+        // A lone account costs what none costs.
+        Ok(ways.map(|ways| match ways.ways() {
+            [only] => Question::Checks(only.checks.clone()),
+            _ => Question::Ways(ways),
+        }))
     }
 
     /// The accounts of the upstream of a route, if its requests are sent with one of them.

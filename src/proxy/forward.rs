@@ -179,7 +179,8 @@ impl<'a> Exchange<'a> {
             }
         };
         let client = ClientSide::of(self.client, &self.arrival.request);
-        let mut outgoing = Outgoing::new(accounts.checks(), upstream, client, since, read);
+        let own = accounts.checks().or(checks);
+        let mut outgoing = Outgoing::new(own, upstream, client, since, read);
         outgoing.reservation = reservation;
         outgoing.accounts = Some(accounts);
         self.send(routed, &mut outgoing, connection, answer).await

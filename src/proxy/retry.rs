@@ -203,7 +203,7 @@ impl<'a> Exchange<'a> {
         if let Some(accounts) = &mut outgoing.accounts {
             accounts.take_again(self.record.account);
             self.record.account = accounts.chosen();
-            outgoing.checks = accounts.checks();
+            outgoing.checks = accounts.checks().or(outgoing.checks);
             let target = connection.target();
             accounts.readdress(&mut self.arrival.request, target, config.preserve_host);
         } else if !config.preserve_host {
