@@ -25,7 +25,9 @@ mod waiting;
 mod working_rate;
 
 use accounts::AccountsPlan;
-pub(crate) use accounts::{AccountSet, AllParked, RouteAccounts, Trial, open_ways, ways};
+pub(crate) use accounts::{
+    AccountSet, AllParked, OpenAccounts, RouteAccounts, Trial, open_ways, ways,
+};
 pub(crate) use counters::LimiterCounters;
 pub use counters::WorkerCounters;
 pub(crate) use forward_routes::ForwardRoutes;

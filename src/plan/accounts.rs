@@ -83,6 +83,14 @@ pub(crate) struct Trial {
     _permit: Reservation,
 }
 
+/// The accounts that a request may use: all but those that are `closed`.
+#[derive(Debug)]
+pub(crate) struct OpenAccounts {
+    pub(crate) closed: AccountSet,
+    /// The right to try one that was parked.
+    pub(crate) trial: Option<Trial>,
+}
+
 /// All accounts of an upstream are parked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AllParked {
@@ -261,7 +269,7 @@ impl RouteAccounts {
         &self,
         store: &Arc<dyn Store>,
         left_out: AccountSet,
-    ) -> Result<(AccountSet, Option<Trial>), AllParked> {
+    ) -> Result<OpenAccounts, AllParked> {
         let plan = &self.plan;
         let mut closed = plan.closed(&**store, left_out);
         let mut trial = None;
@@ -280,7 +288,7 @@ impl RouteAccounts {
             let left = (0..plan.all.len()).map(|account| plan.parked_for(&**store, account));
             return Err(AllParked { left: left.flatten().min().unwrap_or(ASK_AGAIN) });
         }
-        Ok((closed, trial))
+        Ok(OpenAccounts { closed, trial })
     }
 
     /// Asks for the right to try an account.

@@ -10,11 +10,11 @@ use crate::{
     answer::Failure,
     config, limit,
     metrics::MoveReason,
-    plan::{AccountSet, AllParked, RouteAccounts, Trial, open_ways},
+    plan::{AccountSet, AllParked, OpenAccounts, RouteAccounts, Trial, open_ways},
     store::{Alternatives, Question, Store},
     upstream::{Pool, Target, Upload},
 };
-use http::{HeaderName, HeaderValue, Request, StatusCode, Uri, header::HOST};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri, header::HOST};
 use std::sync::Arc;
 
 /// The account in an answer.
@@ -98,7 +98,8 @@ impl<'h> RequestAccounts<'h> {
         config: &'h config::Accounts,
         question: Option<&'h Question>,
     ) -> Result<Self, Failure> {
-        let (closed, trial) = route.closed(store, AccountSet::default()).await.map_err(parked)?;
+        let opened = route.closed(store, AccountSet::default()).await.map_err(parked)?;
+        let OpenAccounts { closed, trial } = opened;
         let ways = match question {
             Some(Question::Ways(ways)) => Some(ways),
             _ => None,
@@ -186,10 +187,12 @@ impl<'h> RequestAccounts<'h> {
         }
     }
 
-    /// The headers of the account, which are its credentials.
-    pub(crate) fn headers(&self) -> &'h [(HeaderName, HeaderValue)] {
+    /// Adds the headers of the account, which are its credentials.
+    pub(crate) fn add_headers(&self, headers: &mut HeaderMap) {
         let own = self.chosen.and_then(|own| self.config.all.get(usize::from(own)));
-        own.map_or(&[], |account| &account.headers)
+        for (name, value) in own.iter().flat_map(|account| &account.headers) {
+            headers.insert(name, value.clone());
+        }
     }
 
     /// Its name as a header field.
@@ -213,9 +216,7 @@ impl<'h> RequestAccounts<'h> {
         for name in &self.route.plan.names {
             headers.remove(name);
         }
-        for (name, value) in self.headers() {
-            headers.insert(name, value.clone());
-        }
+        self.add_headers(headers);
     }
 
     /// Makes a request that was sent with another account one for this account at `target`.

@@ -13,7 +13,7 @@ use crate::{
     limit::{self, Callee},
     metrics::{RetryResult, UpstreamMetrics},
     throttle::{Repeat, UpstreamRefusal},
-    upstream::{Replay, Upload, is_idempotent, move_host},
+    upstream::{Connection, Replay, Upload, is_idempotent, move_host},
 };
 use http::{HeaderName, Response};
 use std::mem;
@@ -71,16 +71,9 @@ impl<'a> Exchange<'a> {
         loop {
             let throttle = self.throttle(routed);
             if outgoing.accounts.is_some()
-                && let Some(reason) = self.leave_account(routed, outgoing, &mut received).await
-                && self.move_account(routed, outgoing, &mut received, reason).await?
+                && let Some(answer) = self.change_account(routed, outgoing, &mut received).await?
             {
-                let mut count = RetryCount { metrics, result: RetryResult::Cancelled };
-                // No caller learns of the credentials of an account.
-                match self.retry(routed, outgoing, None, &mut count).await? {
-                    AfterRefusal::Sent(answer) => received = answer,
-                    AfterRefusal::Final(answer) => return Ok(answer),
-                }
-                last = Some(count);
+                received = answer;
                 continue;
             }
             let refusal = if received.says_something(&throttle.rules) {
@@ -113,7 +106,7 @@ impl<'a> Exchange<'a> {
             }
             // With accounts the vendor's time is that of one of them.
             let kept = outgoing.accounts.is_none().then_some(received);
-            match self.retry(routed, outgoing, kept, &mut count).await? {
+            match self.retry(routed, outgoing, kept, &mut count.result).await? {
                 AfterRefusal::Sent(answer) => received = answer,
                 AfterRefusal::Final(answer) => return Ok(answer),
             }
@@ -144,76 +137,58 @@ impl<'a> Exchange<'a> {
         Some(RetryResult::NoSlot)
     }
 
+    /// Sends a request with another account if its answer rejects the account, or if other accounts take such calls. `None` if it
+    /// stays.
+    async fn change_account<'h>(
+        &mut self,
+        routed: &Routed<'_>,
+        outgoing: &mut Outgoing<'h>,
+        received: &mut Received,
+    ) -> Result<Option<Box<Received>>, Failure>
+    where
+        'a: 'h,
+    {
+        let Some(reason) = self.leave_account(routed, outgoing, received).await else {
+            return Ok(None);
+        };
+        if !self.move_account(routed, outgoing, received, reason).await? {
+            return Ok(None);
+        }
+        // No caller learns of the credentials of an account.
+        let mut result = RetryResult::Cancelled;
+        match self.retry(routed, outgoing, None, &mut result).await? {
+            AfterRefusal::Sent(answer) | AfterRefusal::Final(answer) => Ok(Some(answer)),
+        }
+    }
+
     /// Sends a request again, if a slot comes in time. Otherwise its client gets the answer `refused`; without one it learns why it
     /// has no slot.
     async fn retry<'h>(
         &mut self,
         routed: &Routed<'_>,
         outgoing: &mut Outgoing<'h>,
-        refused: Option<Box<Received>>,
-        count: &mut RetryCount<'_>,
+        mut refused: Option<Box<Received>>,
+        result: &mut RetryResult,
     ) -> Result<AfterRefusal, Failure>
     where
         'a: 'h,
     {
         let is_refused = refused.is_some();
-        let refused = match refused {
-            Some(received) if outgoing.checks.is_none() && outgoing.accounts.is_none() => {
-                return Ok(AfterRefusal::Final(received));
-            }
-            refused => refused,
-        };
-        let proxy = self.proxy;
-        let until = self.record.started + routed.budget;
-        let accounts = outgoing.accounts.as_deref();
-        let pools = accounts.map(|accounts| accounts.pools(&proxy.0.upstreams));
-        let own = accounts.and_then(|accounts| accounts.upstream());
-        let upstream = own.map_or(outgoing.upstream, |own| &proxy.0.upstreams[own]);
-        let (mut kept, mut pool) = (refused, FirstConnection::later(upstream, until).among(pools));
-        let paced = match outgoing.checks {
-            Some(checks) => {
-                let (record, policy, budget) = (&mut self.record, routed.policy, routed.budget);
-                let attempt = Attempt::first(proxy, record, routed.route, policy, checks, budget);
-                let lead = outgoing.read.as_ref().and_then(|read| read.lead());
-                let attempt = attempt.again().after_refusal(&mut kept).leading(lead);
-                let among = accounts.and_then(|accounts| accounts.for_attempt());
-                let mut attempt = attempt.among(among);
-                let paced = limit::pace(&proxy.0.store, checks, &mut attempt, &mut pool).await;
-                drop(attempt);
-                paced.map(|(reservation, connection)| (Some(reservation), connection))
-            }
-            None => pool.ready().await.map(|connection| (None, connection)),
-        };
-        outgoing.upstream = pool.upstream();
-        self.record.end_wait_connecting(pool.connecting);
-        self.record.connected(pool.made);
-        let (reservation, connection) = match (paced, kept) {
-            (Ok(paced), _) => paced,
+        let next = self.next_attempt(routed, outgoing, &mut refused).await;
+        let connection = match (next, refused) {
+            (Ok(connection), _) => connection,
             (Err(_), Some(received)) => {
-                count.result = RetryResult::NoSlot;
+                *result = RetryResult::NoSlot;
                 self.drop_body();
                 return Ok(AfterRefusal::Final(received));
             }
             (Err(failure), None) => {
-                count.result = RetryResult::Failed;
+                *result = RetryResult::Failed;
                 return Err(if is_refused { failure.throttled() } else { failure });
             }
         };
-        let config = self.upstream_config(routed);
-        if let Some(accounts) = &mut outgoing.accounts {
-            accounts.take_again(self.record.account);
-            self.record.account = accounts.chosen();
-            outgoing.checks = accounts.checks().or(outgoing.checks);
-            let target = connection.target();
-            accounts.readdress(&mut self.arrival.request, target, config.preserve_host);
-        } else if !config.preserve_host {
-            let (host, added) = (&connection.target().host, &mut outgoing.extras.added);
-            for target in &config.targets {
-                move_host(&mut self.arrival.request, added, &target.host, host);
-            }
-        }
+        self.readdress(routed, outgoing, &connection);
         outgoing.extras.replay = self.keep_body(routed);
-        outgoing.reservation = reservation;
         self.spend(routed, outgoing);
         self.record.attempts += 1;
         let mut head = Response::new(());
@@ -223,8 +198,68 @@ impl<'a> Exchange<'a> {
                 Ok(AfterRefusal::Sent(Box::new(received)))
             }
             Err(error) => {
-                count.result = RetryResult::Failed;
+                *result = RetryResult::Failed;
                 Err(outgoing.fail(error))
+            }
+        }
+    }
+
+    /// Takes the permits of another attempt, and returns its connection. The answer `refused` is freed when it waits for a slot.
+    async fn next_attempt<'h>(
+        &mut self,
+        routed: &Routed<'_>,
+        outgoing: &mut Outgoing<'h>,
+        refused: &mut Option<Box<Received>>,
+    ) -> Result<Connection, Failure>
+    where
+        'a: 'h,
+    {
+        let proxy = self.proxy;
+        let until = self.record.started + routed.budget;
+        let accounts = outgoing.accounts.as_deref();
+        let pools = accounts.map(|accounts| accounts.pools(&proxy.0.upstreams));
+        let own = accounts.and_then(|accounts| accounts.upstream());
+        let upstream = own.map_or(outgoing.upstream, |own| &proxy.0.upstreams[own]);
+        let mut pool = FirstConnection::later(upstream, until).among(pools);
+        let connection = match outgoing.checks {
+            Some(checks) => {
+                let (record, policy, budget) = (&mut self.record, routed.policy, routed.budget);
+                let attempt = Attempt::first(proxy, record, routed.route, policy, checks, budget);
+                let lead = outgoing.read.as_ref().and_then(|read| read.lead());
+                let attempt = attempt.again().after_refusal(refused).leading(lead);
+                let among = accounts.and_then(|accounts| accounts.for_attempt());
+                let mut attempt = attempt.among(among);
+                let paced = limit::pace(&proxy.0.store, checks, &mut attempt, &mut pool).await;
+                paced.map(|(reservation, connection)| {
+                    outgoing.reservation = Some(reservation);
+                    connection
+                })
+            }
+            None => pool.ready().await,
+        };
+        outgoing.upstream = pool.upstream();
+        self.record.end_wait_connecting(pool.connecting);
+        self.record.connected(pool.made);
+        connection
+    }
+
+    /// Makes a request that was sent before one for this connection.
+    fn readdress(
+        &mut self,
+        routed: &Routed<'_>,
+        outgoing: &mut Outgoing<'_>,
+        connection: &Connection,
+    ) {
+        let (config, target) = (self.upstream_config(routed), connection.target());
+        let request = &mut self.arrival.request;
+        if let Some(accounts) = &mut outgoing.accounts {
+            accounts.take_again(self.record.account);
+            self.record.account = accounts.chosen();
+            outgoing.checks = accounts.checks().or(outgoing.checks);
+            accounts.readdress(request, target, config.preserve_host);
+        } else if !config.preserve_host {
+            for from in &config.targets {
+                move_host(request, &mut outgoing.extras.added, &from.host, &target.host);
             }
         }
     }

@@ -58,7 +58,7 @@ pub(super) async fn take_slot<'a>(
         accounts.take(exchange.record.account);
         exchange.record.account = accounts.chosen();
         headers.extend(accounts.label().map(|label| (PACEWAY_ACCOUNT.clone(), label.clone())));
-        headers.extend(accounts.headers().iter().cloned());
+        accounts.add_headers(&mut headers);
     }
     Ok(headers)
 }

@@ -1,8 +1,8 @@
 //! Several accounts of one upstream: the earliest slot, rejected credentials, refusals, spill-over, and what is never shown.
 
 use crate::support::{
-    Call, Conn, Gateway, Redis, Reply, Upstream, closed, eventually, reply, request,
-    service_address, store,
+    Call, Conn, Gateway, Reply, Upstream, closed, eventually, reply, request, service_address,
+    store,
 };
 use parking_lot::Mutex;
 use rstest::rstest;

@@ -9,9 +9,9 @@
 use paceway_limit::{
     Limit, Limiter, Rate, StoreError, StoreHandle,
     backend::{
-        Backend, BoxFuture, Calls, Check, Decision, Entry, Gate, GateChange, Grant, Level, Micros,
-        Note, NoteChange, OpenGate, OpenRule, Part, Pause, Reply, RuleState, ScanPlace, ScanStep,
-        Ticket, Want, charge, decide, earliest_way, lower, offer,
+        Alternative, Backend, BoxFuture, Calls, Check, Decision, Entry, Gate, GateChange, Grant,
+        Level, Micros, Note, NoteChange, OpenGate, OpenRule, Part, Pause, Reply, RuleState,
+        ScanPlace, ScanStep, Ticket, Want, charge, decide, earliest_way, lower, offer,
     },
 };
 use parking_lot::Mutex;
@@ -129,14 +129,7 @@ impl States {
                 Reply::Decision(self.reserve(now, checks, *budget, *ticket))
             }
             Entry::Choose { among, budget, ticket } => {
-                let ways = among.ways();
-                let way = earliest_way(ways.iter().map(|way| way.after), |i| {
-                    let checks = &ways[i].checks;
-                    let mut opened = self.open_all(now, checks);
-                    offer(&mut wants(checks, &mut opened), *budget, *ticket)
-                });
-                let decision = self.reserve(now, &ways[way].checks, *budget, *ticket);
-                Reply::Decision(Decision { chosen: Some(ways[way].id), ..decision })
+                Reply::Decision(self.choose(now, among.ways(), *budget, *ticket))
             }
             // A store may decide the request alone.
             Entry::Block { checks, budget, .. } => {
@@ -203,6 +196,23 @@ impl States {
             self.put(now, check, opened, is_taken);
         }
         decision
+    }
+
+    /// Decides by the way with the earliest slot.
+    fn choose(
+        &mut self,
+        now: Micros,
+        ways: &[Alternative],
+        budget: Micros,
+        ticket: Option<Ticket>,
+    ) -> Decision {
+        let way = earliest_way(ways.iter().map(|way| way.after), |i| {
+            let checks = &ways[i].checks;
+            let mut opened = self.open_all(now, checks);
+            offer(&mut wants(checks, &mut opened), budget, ticket)
+        });
+        let decision = self.reserve(now, &ways[way].checks, budget, ticket);
+        Decision { chosen: Some(ways[way].id), ..decision }
     }
 
     /// Returns the permits of `parts` and takes others at an earlier instant, or changes nothing.

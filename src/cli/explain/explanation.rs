@@ -107,8 +107,8 @@ impl Explanation {
         let host = match uri.authority() {
             Some(authority) => Some(authority.as_str()),
             None => headers.get(HOST).and_then(|host| host.to_str().ok()),
-        };
-        let host = host.map(host_of);
+        }
+        .map(host_of);
         let client_ip = key::client_ip(peer, headers, &config.trusted_proxies);
         let path = config.paths.normal(uri.path());
         self.request = ExplainedRequest {

@@ -169,8 +169,8 @@ impl Simulation {
             descriptor: None,
             account: None,
         };
-        let own = plan.policies[policy].priority.fixed().or(logged.priority);
-        let priority = own.unwrap_or(Priority::Normal);
+        let priority = plan.policies[policy].priority.fixed().or(logged.priority);
+        let priority = priority.unwrap_or(Priority::Normal);
         let checks = plan.policies[policy]
             .checks(&plan.limiters, priority, parts)
             .map_err(|_| Some(route))?;
@@ -191,18 +191,8 @@ impl Simulation {
             Ticket { gateway: GATEWAY, number: self.tickets, deadline: 0 }
         });
         let until = logged.at + micros(plan.policies[policy].max_wait);
-        let (arrival, took) = (logged.at, 0);
-        Ok(ReplayedCall {
-            route,
-            policy,
-            checks,
-            limiters,
-            ticket,
-            arrival,
-            until,
-            took,
-            is_held: false,
-        })
+        let (arrival, took, is_held) = (logged.at, 0, false);
+        Ok(ReplayedCall { route, policy, checks, limiters, ticket, arrival, until, took, is_held })
     }
 
     fn ask(&mut self, call: ReplayedCall) {

@@ -113,8 +113,6 @@ impl ConfigReader {
         }
         if let Some(upstream) = upstream.map(|upstream| &upstreams[upstream]) {
             add_limiters_of(upstream, &mut used, &mut missing);
-        }
-        if let Some(upstream) = upstream.map(|upstream| &upstreams[upstream]) {
             self.find_keys_of_accounts(&section, &used, limiters, upstream);
         }
         let charged = Charged { charges: &used, is_incomplete: !missing.is_empty(), limiters };

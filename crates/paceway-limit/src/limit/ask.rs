@@ -209,7 +209,7 @@ impl Reservation {
         ask_for(&store, &question, left()).await
     }
 
-    /// What it asks again: all that it was granted for, or `renewed`.
+    /// The question that it asks again: about all that it was granted for, or `renewed`.
     fn question(&self, renewed: Option<Question>) -> Question {
         renewed.unwrap_or_else(|| Question::Checks(self.checks.clone()))
     }

@@ -364,7 +364,7 @@ async fn pass_pause<C: Caller, M: Callee<Error = C::Error>>(
     }
 }
 
-/// What a call asks when it asks for everything again; `None` if that is what it asked before.
+/// The question of a call that asks for everything again; `None` if it is the one of before.
 fn question<C: Caller>(caller: &C) -> Option<Question> {
     match caller.ways() {
         Some(among) => Some(Question::Ways(among)),

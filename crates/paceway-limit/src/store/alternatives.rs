@@ -72,7 +72,7 @@ impl Alternatives {
 
 impl Question {
     /// The limiters that `decision` is about.
-    pub fn decided(&self, decision: &Decision) -> &Checks {
+    pub fn checks_of(&self, decision: &Decision) -> &Checks {
         match self {
             Self::Checks(checks) => checks,
             Self::Ways(among) => among.checks(decision.chosen),

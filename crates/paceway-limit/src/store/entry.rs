@@ -185,7 +185,7 @@ impl Entry {
     }
 
     /// The limiters that `decision` on this step is about.
-    pub(super) fn decided(&self, decision: &Decision) -> Option<&Checks> {
+    pub(super) fn checks_of(&self, decision: &Decision) -> Option<&Checks> {
         match self {
             Self::Reserve { checks, .. }
             | Self::Block { checks, .. }

@@ -77,6 +77,12 @@ struct Inner {
 #[repr(align(128))]
 struct Locked(Mutex<Shard>);
 
+/// The best way of a request, by its index, with the tickets to wake when no part is locked any more.
+struct ChosenWay {
+    chosen: usize,
+    called: Vec<Ticket>,
+}
+
 /// A state that a decision works on.
 struct OpenedState {
     open: OpenRule,
@@ -219,7 +225,8 @@ impl MemoryStore {
         ticket: Option<Ticket>,
     ) -> Decision {
         let mut shards = self.lock_all(among.all());
-        let (chosen, called) = self.earliest_within(&mut shards, now, among, budget, ticket);
+        let ChosenWay { chosen, called } =
+            self.earliest_within(&mut shards, now, among, budget, ticket);
         let Alternative { checks, id, .. } = &among.ways()[chosen];
         let decision = self.decide_within(shards, now, checks, budget, ticket);
         self.call(called);
@@ -235,13 +242,14 @@ impl MemoryStore {
         ticket: Option<Ticket>,
     ) -> usize {
         let mut shards = self.lock_all(among.all());
-        let (chosen, called) = self.earliest_within(&mut shards, now, among, budget, ticket);
+        let ChosenWay { chosen, called } =
+            self.earliest_within(&mut shards, now, among, budget, ticket);
         drop(shards);
         self.call(called);
         chosen
     }
 
-    /// Finds the way that is the best, to which the locked `shards` are set then. Returns its index and the tickets to wake.
+    /// Finds the way that is the best, to which the locked `shards` are set then.
     fn earliest_within(
         &self,
         shards: &mut LockedShards<'_>,
@@ -249,10 +257,10 @@ impl MemoryStore {
         among: &Alternatives,
         budget: Micros,
         ticket: Option<Ticket>,
-    ) -> (usize, Vec<Ticket>) {
+    ) -> ChosenWay {
         let (ways, mut called) = (among.ways(), Vec::new());
         let first_of = |way: usize| ways[..way].iter().map(|way| way.checks.len()).sum();
-        // The states of all ways are opened, as on Redis: a rate that is found goes on from the last instant at which it was read.
+        // The states of all ways are opened, as on Redis: a rate that is found continues from the last instant at which it was read.
         let offers = ways.iter().enumerate().map(|(i, way)| {
             shards.begin_at(first_of(i));
             let mut opened = self.open_all(shards, &way.checks, now);
@@ -263,7 +271,7 @@ impl MemoryStore {
         let offers: Vec<_> = offers.collect();
         let chosen = reserve::earliest_way(ways.iter().map(|way| way.after), |way| offers[way]);
         shards.begin_at(first_of(chosen));
-        (chosen, called)
+        ChosenWay { chosen, called }
     }
 
     /// Decides a request at the limiters of `checks`, whose parts are locked.

@@ -73,7 +73,7 @@ impl Drop for PendingReply {
         receiver.close();
         if let Ok(Ok(Reply::Decision(decision))) = receiver.try_recv() {
             let UnclaimedReply { queue, asked, ticket } = unclaimed;
-            for entry in undo(asked.decided(&decision), *ticket, &decision) {
+            for entry in undo(asked.checks_of(&decision), *ticket, &decision) {
                 queue.release(entry);
             }
         }

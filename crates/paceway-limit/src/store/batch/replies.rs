@@ -99,7 +99,7 @@ fn undo_reply(
     {
         decision.parts.clone_from(parts);
     }
-    let Some(checks) = entry.decided(&decision) else { return };
+    let Some(checks) = entry.checks_of(&decision) else { return };
     if is_late && backlog.callee.spends_late() {
         spend_shared(checks, &mut decision);
     }
@@ -141,7 +141,7 @@ fn watched(backlog: &mut Backlog, check: &Check, reply: Result<Reply, StoreError
 fn granted_checks<'e>(entry: &'e Entry, reply: &Result<Reply, StoreError>) -> Option<&'e Checks> {
     match (entry, reply) {
         (Entry::Reserve { .. } | Entry::Choose { .. }, Ok(Reply::Decision(decision))) => {
-            entry.decided(decision).filter(|_| decision.admitted)
+            entry.checks_of(decision).filter(|_| decision.admitted)
         }
         _ => None,
     }

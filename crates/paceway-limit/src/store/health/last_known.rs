@@ -45,7 +45,7 @@ impl LastKnown {
                     Entry::Reserve { ticket, .. } | Entry::Choose { ticket, .. },
                     Reply::Decision(decision),
                 ) => {
-                    let Some(checks) = entry.decided(decision) else { continue };
+                    let Some(checks) = entry.checks_of(decision) else { continue };
                     match ticket.filter(|_| !late) {
                         Some(ticket) if decision.admitted => {
                             let held = checks.iter().zip(&decision.parts);

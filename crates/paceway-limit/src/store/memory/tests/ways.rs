@@ -119,7 +119,7 @@ fn a_way_after_others_is_taken_only_where_their_slots_come_later() {
     // The slots of the first at 0, 1 and 2 s; then the spare one has earlier ones.
     let expected = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)];
     assert_eq!(decided.collect::<Vec<_>>(), expected.map(|(way, at)| (Some(way), at)));
-    // A caller that waits for no slot is told of the first one that it would get.
+    // A caller that waits for no slot learns when the first one comes.
     let refused = decide(&store, T0, choose(all(), 0, None));
     assert_eq!((refused.admitted, refused.retry_after), (false, 2_000_000));
 }
