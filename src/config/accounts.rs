@@ -2,6 +2,7 @@
 //! the earliest.
 
 use crate::{
+    key::AccountNames,
     throttle::{Condition, Style, ThrottleRules},
     upstream::Target,
 };
@@ -68,6 +69,21 @@ impl Accounts {
             }
         }
         names
+    }
+}
+
+// === impl Account ===
+
+impl Account {
+    /// Its names for keys.
+    pub fn names(&self) -> AccountNames<'_> {
+        AccountNames { name: &self.name, quota: &self.quota }
+    }
+
+    /// The URL that it has of its own.
+    pub fn url(&self) -> Option<String> {
+        let Target { origin, base, .. } = self.target.as_ref()?;
+        Some(format!("{}{base}", origin.to_string().trim_end_matches('/')))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Warns of settings that are allowed and probably not meant. Refuses nothing.
 
+mod accounts;
 mod starved;
 mod throttle;
 mod turns;
@@ -57,6 +58,7 @@ impl Config {
             ));
         }
         warnings.extend(self.throttle_warnings());
+        warnings.extend(self.account_warnings());
         warnings.extend(self.circles());
         warnings.extend(self.open_services());
         warnings.extend(self.open_admin());

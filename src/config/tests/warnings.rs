@@ -1,6 +1,6 @@
 //! Tests the warnings about settings that are allowed and probably not meant.
 
-use super::{limiters::with, parse};
+use super::{Config, limiters::with, parse};
 use rstest::rstest;
 
 #[test]
@@ -254,4 +254,92 @@ fn warns_of_requests_that_cannot_wait_on_a_limiter_with_a_queue(
     let starts = "requests of the route `users` get nothing from the limiter `a` while requests of the route `batch` wait";
     let found = warnings.iter().any(|warning| warning.starts_with(starts));
     assert_eq!(found, is_warned, "{warnings:?}");
+}
+
+/// Warnings about accounts of the upstream `v`, on a route with `limiters`.
+fn account_warnings(accounts: &str, limiters: &str) -> Vec<String> {
+    let text = format!(
+        "limiters: {{ all: 5/s, each: {{ rate: 5/s, key: '{{account.quota}}' }}, seen: {{ rate: 5/s, key: '{{account}}', mode: observe }}, off: {{ rate: 5/s, key: '{{account}}', mode: off }} }}\n\
+         upstreams: {{ v: {{ url: 'http://a', accounts: [{accounts}] }} }}\n\
+         routes:\n- {{ name: r, suffix: '*', max_wait: 1s, limiters: [{limiters}] }}\n\
+         - {{ suffix: /all, max_wait: 1s, limiters: [all, each, seen, off] }}\n"
+    );
+    parse(&text).expect("a config").warnings()
+}
+
+#[rstest]
+#[case::two("{ name: a, headers: { k: '1' } }, { name: b, headers: { k: '2' } }", "each", None)]
+#[case::addresses("{ name: a }, { name: b, url: 'http://b', after: 2s }", "all, each", None)]
+#[case::only_observed(
+    "{ name: a, headers: { k: '1' } }, { name: b, headers: { k: '2' } }",
+    "seen",
+    None
+)]
+#[case::one("{ name: a, headers: { k: '1' } }", "all", None)]
+#[case::for_failures("{ name: a }, { name: b, url: 'http://b', on: [5xx] }", "all", None)]
+#[case::one_for_all(
+    "{ name: a, after: 1s, headers: { k: '1' } }, { name: b, headers: { k: '2' } }",
+    "all",
+    Some(
+        "the route `r` has no limiter for each account of the upstream `v`, so that the account `b` gets all of its calls: \
+         give it a limiter with `key: \"{account.quota}\"`"
+    )
+)]
+#[case::off(
+    "{ name: a, headers: { k: '1' } }, { name: b, headers: { k: '2' } }",
+    "off",
+    Some("the route `r` has no limiter for each account")
+)]
+#[case::bare(
+    "{ name: a, headers: { k: '1' } }, { name: b }, { name: c, url: 'http://c' }",
+    "each",
+    Some(
+        "the account `b` of the upstream `v` has no `headers` and others have: its calls leave without credentials, also \
+         without those of the caller; give it `headers`, or a `url` of its own"
+    )
+)]
+#[case::none_first(
+    "{ name: a, after: 1s, headers: { k: '1' } }, { name: b, after: 2s, headers: { k: '2' } }",
+    "each",
+    Some(
+        "all accounts of the upstream `v` have `after`, so that none is used first: leave it out where the calls begin"
+    )
+)]
+#[case::alike(
+    "{ name: a, headers: { k: '1', l: '2' } }, { name: b, headers: { l: '2' , k: '1' } }",
+    "each",
+    Some(
+        "the accounts `a` and `b` of the upstream `v` have the same headers and URL, so that they are one account of the \
+         vendor, with one quota: give one of them another credential, or leave it out"
+    )
+)]
+#[case::alike_elsewhere(
+    "{ name: a, url: 'http://b/x' }, { name: b, url: 'http://b/x' }",
+    "each",
+    Some("the accounts `a` and `b` of the upstream `v` have the same headers and URL")
+)]
+fn warns_of_accounts_that_do_less_than_they_seem_to(
+    #[case] accounts: &str,
+    #[case] limiters: &str,
+    #[case] expected: Option<&str>,
+) {
+    let warnings = account_warnings(accounts, limiters);
+    assert_eq!(warnings.len(), usize::from(expected.is_some()), "{warnings:?}");
+    assert!(expected.is_none_or(|expected| warnings[0].starts_with(expected)), "{warnings:?}");
+}
+
+/// `check --offline` reads no credentials, and knows those of one variable as the same.
+#[rstest]
+#[case::two_variables("B", 0)]
+#[case::one_variable("A", 1)]
+fn placeholders_of_two_variables_are_two_credentials(#[case] other: &str, #[case] count: usize) {
+    let text = format!(
+        "limiters: {{ each: {{ rate: 5/s, key: '{{account}}' }} }}\n\
+         upstreams:\n  v:\n    url: http://a\n    accounts:\n\
+         \x20   - {{ name: a, headers: {{ k: '${{A}}' }} }}\n\
+         \x20   - {{ name: b, headers: {{ k: '${{{other}}}' }} }}\n\
+         routes: [{{ suffix: '*', limiters: [each], max_wait: 1s }}]\n"
+    );
+    let (config, _) = Config::parse_offline(&text, "test.yaml").expect("a config");
+    assert_eq!(config.warnings().len(), count, "{:?}", config.warnings());
 }
