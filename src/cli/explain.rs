@@ -1,5 +1,6 @@
 //! `paceway explain`: prints what the gateway would do with a request, and why. Asks no store and charges nothing.
 
+mod accounts;
 mod explanation;
 mod header_changes;
 mod limiters;

@@ -1,17 +1,24 @@
 //! Decides what the gateway would do with a request, by the gateway's own functions, and writes it as text or as JSON.
 
-use super::{TypedRequest, header_changes::changes, limiters::ExplainedLimiter, reads, throttle};
+use super::{
+    TypedRequest,
+    accounts::{self, ExplainedAccount},
+    header_changes::changes,
+    limiters::ExplainedLimiter,
+    reads, throttle,
+};
 use crate::{
     algorithm::fair::Priority,
     answer::Failure,
-    config::{Charge, Config, Mode, Route, Upstream},
+    config::{Account, Charge, Config, Mode, Route, Upstream},
+    json::JsonValues,
     key::{self, BodyParts, Parts},
     path::{PathRule, PathTemplate, Paths, Relation, Suffix},
     proxy::json_body,
     route::{Table, host_of},
     upstream::{Target, headers::remove_nominated},
 };
-use http::{HeaderValue, Method, Request, Uri, header::HOST};
+use http::{HeaderMap, HeaderValue, Method, Request, Uri, header::HOST};
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
@@ -31,6 +38,8 @@ pub(super) struct Explanation {
     /// Whether limiters work at all: `limiting` of the configuration.
     limiting: bool,
     limiters: Vec<ExplainedLimiter>,
+    /// The accounts that the request could take; none for an upstream without.
+    accounts: Vec<ExplainedAccount>,
     /// The limiters that are not in the file, so that a row of `limits_from` has to add them.
     missing: Vec<String>,
     /// The longest wait for a slot; `None` if no limiter can hold the request.
@@ -137,9 +146,7 @@ impl Explanation {
         let template = route.path.template().map(|template| &**template);
         let values = template.map(|own| path_values(own, uri.path(), &config.paths));
         self.path = values.unwrap_or_default();
-        let (parts, most) = (body_parts(config, route), config.limits.json_body);
-        let values = parts.map(|parts| json_body(headers, &body, &parts, most)).transpose();
-        let values = values.map_err(|failure| failure.summary())?.flatten();
+        let values = body_values(config, route, headers, &body)?;
         let parts = Parts {
             client_ip,
             host,
@@ -151,7 +158,7 @@ impl Explanation {
             paths: config.paths,
             template,
             descriptor: None,
-            account: None,
+            account: upstream.accounts.as_ref().and_then(accounts::first).map(Account::names),
         };
         let is_trusted = key::is_trusted(peer.to_canonical(), &config.trusted_proxies);
         let priority = route.priority.of(headers, is_trusted);
@@ -174,6 +181,9 @@ impl Explanation {
             ExplainedLimiter::of(config, charge, of, priority, parts)
         });
         self.limiters = limiters.collect();
+        let accounts = upstream.accounts.iter().flat_map(|accounts| &accounts.all);
+        let accounts = accounts.map(|own| ExplainedAccount::of(config, route, own, parts));
+        self.accounts = accounts.collect();
         if config.limiting {
             self.missing = route.missing.clone();
         }
@@ -233,6 +243,9 @@ impl Explanation {
             return lines.0;
         }
         self.write_limiters(&mut lines);
+        for (i, account) in self.accounts.iter().enumerate() {
+            lines.add(if i == 0 { "accounts" } else { "" }, &account.line());
+        }
         if let Some(waits) = &self.waits {
             lines.add("waits", waits);
         }
@@ -339,6 +352,22 @@ fn refusal(config: &Config, mut request: Request<()>) -> Option<String> {
     let host = host.unwrap_or(HeaderValue::from_static("localhost"));
     request.headers_mut().entry(HOST).or_insert(host);
     crate::proxy::validate(config, &request).err().map(|failure| failure.summary())
+}
+
+/// The values in the request's body that keys, tenants and costs of the route are.
+///
+/// # Errors
+///
+/// The answer of the gateway to a body that it cannot read.
+fn body_values(
+    config: &Config,
+    route: &Route,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<Option<JsonValues>, String> {
+    let (parts, most) = (body_parts(config, route), config.limits.json_body);
+    let values = parts.map(|parts| json_body(headers, body, &parts, most)).transpose();
+    Ok(values.map_err(|failure| failure.summary())?.flatten())
 }
 
 /// The parts of the request's body that keys, tenants and costs of the route are.
