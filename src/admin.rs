@@ -2,6 +2,7 @@
 //! never receives a request of a caller.
 
 mod access;
+mod accounts;
 mod dashboard;
 mod estimate;
 mod keys;
@@ -90,6 +91,11 @@ pub fn router(parts: AdminParts) -> Router {
         .route("/events", get(dashboard::events))
         .route("/routes", get(dashboard::routes))
         .route("/upstreams", get(dashboard::upstreams))
+        .route("/upstreams/{name}/accounts", get(accounts::list))
+        .route(
+            "/upstreams/{name}/accounts/{account}/park",
+            put(accounts::park).delete(accounts::unpark),
+        )
         .route("/requests", get(dashboard::requests))
         .route("/access", get(access::show_access))
         .route("/metrics", get(measured))

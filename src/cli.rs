@@ -1,5 +1,6 @@
 //! The commands and their exit codes: 0, 1 for a failure, 2 for a usage or configuration error.
 
+mod accounts;
 mod admin_client;
 mod ca;
 mod change;
@@ -25,6 +26,7 @@ use crate::{
     config::{self, Config},
     log::LogStream,
 };
+use accounts::AccountArgs;
 use admin_client::AdminArgs;
 use ca::CaArgs;
 use change::{ChangeArgs, KeyArgs};
@@ -149,6 +151,23 @@ enum Command {
         #[command(flatten)]
         change: ChangeArgs,
     },
+    /// Park an account of an upstream on all gateways: no call is sent with it until the end.
+    Park {
+        #[command(flatten)]
+        account: AccountArgs,
+        /// How long, such as 30s or 1h, at most a day. By default the `park_for` of the upstream.
+        #[arg(long = "for", value_name = "TIME")]
+        time: Option<String>,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+    /// Let an account of an upstream that is parked be used again, on all gateways.
+    Unpark {
+        #[command(flatten)]
+        account: AccountArgs,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
     /// Print a script with the completions of a shell.
     Completions {
         /// The shell.
@@ -185,6 +204,8 @@ pub fn main() -> ExitCode {
         Command::Pause { name, change } => change::pause(&name, &change),
         Command::Resume { name, key, admin } => change::resume(&name, &key, &admin),
         Command::Set { words, key, change } => change::set(&words, &key, &change),
+        Command::Park { account, time, admin } => accounts::park(&account, time.as_deref(), &admin),
+        Command::Unpark { account, admin } => accounts::unpark(&account, &admin),
         Command::Completions { shell } => man::completions(shell),
         Command::Man => man::man(),
     };
@@ -224,6 +245,7 @@ impl Command {
             Self::Health(_) => false,
             Self::Status(admin) | Self::Reload(admin) => admin.json,
             Self::Top { admin, .. } | Self::Resume { admin, .. } => admin.json,
+            Self::Park { admin, .. } | Self::Unpark { admin, .. } => admin.json,
             Self::Estimate(args) => args.prints_json(),
             Self::Pause { change, .. } | Self::Set { change, .. } => change.prints_json(),
             Self::Run(_) | Self::Init { .. } | Self::Schema | Self::Demo { .. } | Self::Man => {

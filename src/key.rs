@@ -4,6 +4,7 @@
 //! A filled key has at most [`MAX_LEN`] visible ASCII characters. Two requests that differ in a part of the template have
 //! different keys.
 
+mod account;
 mod body;
 mod client;
 mod cost;
@@ -226,13 +227,6 @@ impl Template {
     /// Whether a part is the account of the request, or its quota.
     pub fn names_account(&self) -> bool {
         self.pieces.iter().any(is_of_account)
-    }
-
-    /// Whether all of its parts are the account of the request, or its quota.
-    pub fn names_account_alone(&self) -> bool {
-        let is_known =
-            |piece: &TemplatePiece| matches!(piece, TemplatePiece::Text(_)) || is_of_account(piece);
-        self.pieces.iter().all(is_known)
     }
 
     /// The parameters of the route's path that are parts of the template, such as `channel` for `{path.channel}`.

@@ -24,9 +24,8 @@ mod totals;
 mod waiting;
 mod working_rate;
 
-use accounts::AccountsPlan;
 pub(crate) use accounts::{
-    AccountSet, AllParked, OpenAccounts, RouteAccounts, Trial, open_ways, ways,
+    AccountSet, AccountsPlan, AllParked, OpenAccounts, RouteAccounts, Trial, open_ways, ways,
 };
 pub(crate) use counters::LimiterCounters;
 pub use counters::WorkerCounters;

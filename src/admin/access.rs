@@ -193,6 +193,11 @@ impl Operator {
     pub(super) fn log(&self, change: &'static str, limiter: Option<&str>, key: Option<&str>) {
         tracing::info!(by = %self, limiter, key, reason = self.reason.as_deref(), "{change}");
     }
+
+    /// The same for a change of an account.
+    pub(super) fn log_account(&self, change: &'static str, upstream: &str, account: &str) {
+        tracing::info!(by = %self, upstream, account, reason = self.reason.as_deref(), "{change}");
+    }
 }
 
 impl fmt::Display for Operator {

@@ -7,7 +7,9 @@ mod picture;
 mod viewers;
 mod waiting;
 
-use super::{Admin, AdminParts, limiters::levels_of, page_error::PageError};
+use super::{
+    Admin, AdminParts, accounts::AccountHours, limiters::levels_of, page_error::PageError,
+};
 use crate::throttle::Timestamp;
 use axum::{
     Extension, Json,
@@ -30,7 +32,7 @@ use viewers::{MOST_VIEWERS, Viewers};
 /// The time between two pictures.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// The time between two looks at the quotas of windows, in ticks of the history: a minute.
+/// The time between two looks at the quotas of windows and the requests of accounts, in ticks of the history: a minute.
 const QUOTA_TICKS: u64 = 12;
 
 /// Marks an answer that does not end by itself, so that its connection is not taken for one that waits for a request.
@@ -42,6 +44,8 @@ pub(super) struct Dashboard {
     history: Mutex<History>,
     viewers: Viewers,
     fleet: Fleet,
+    /// The requests of accounts.
+    pub(super) accounts: Mutex<AccountHours>,
     started: Timestamp,
 }
 
@@ -52,7 +56,8 @@ impl Dashboard {
         let mut history = History::default();
         history.tick(&parts.live);
         let (viewers, fleet) = Default::default();
-        Self { history: Mutex::new(history), viewers, fleet, started: Timestamp::now() }
+        let accounts = Mutex::default();
+        Self { history: Mutex::new(history), viewers, fleet, accounts, started: Timestamp::now() }
     }
 
     /// Adds a point to the history every 5 s, and describes this gateway to the others every 10 s.
@@ -68,6 +73,7 @@ impl Dashboard {
                 history.number
             };
             if number % QUOTA_TICKS == 0 {
+                self.accounts.lock().tick(&parts.live.plan());
                 note_quotas(&Admin::from_ref(&parts)).await;
             }
             if number % fleet::TICKS == 0 {

@@ -3,6 +3,7 @@
 use super::{
     Admin,
     access::Operator,
+    accounts,
     page_error::{PageError, Result, bad},
     shown::{self, state},
 };
@@ -70,6 +71,10 @@ pub(super) async fn all(State(admin): State<Admin>) -> Json<Value> {
     let mut all = json!({ "limiting": admin.plan.config.limiting, "limiters": all });
     if let Some(own) = admin.overrides.of(Overridden::Limiting) {
         all["limiting_override"] = shown::override_in_force(&admin, Overridden::Limiting, &own);
+    }
+    let parked = accounts::parked(&admin);
+    if !parked.is_empty() {
+        all["parked"] = parked.into();
     }
     Json(all)
 }

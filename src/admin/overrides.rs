@@ -243,13 +243,18 @@ fn word(name: &str, text: String) -> Result<String> {
 
 fn span_of(span: Option<String>) -> Result<Duration> {
     let text = span.ok_or_else(|| bad("`for` is missing: how long it lasts, as in \"10m\""))?;
+    span_up_to(text, LONGEST, "366d")
+}
+
+/// Reads how long a change lasts: for `most` at most, which is `written` in an error.
+pub(super) fn span_up_to(text: String, most: Duration, written: &str) -> Result<Duration> {
     let text = word("for", text)?;
     let span = duration(&text).map_err(|why| {
         bad(format!("`for`: `{text}` {why}; write how long it lasts, as in \"10m\""))
     })?;
     match span {
         span if span < Duration::from_millis(1) => Err(bad("`for` must be at least 1ms")),
-        span if span > LONGEST => Err(bad("`for` must be at most 366d")),
+        span if span > most => Err(bad(format!("`for` must be at most {written}"))),
         span => Ok(span),
     }
 }

@@ -12,7 +12,7 @@ use serde_json::json;
 pub(super) const ASSETS: &str = "/assets/";
 
 /// The methods of each page, its path, and a short description.
-const PAGES: [(&str, &str, &str); 22] = [
+const PAGES: [(&str, &str, &str); 24] = [
     ("GET", "/metrics", "metrics for Prometheus"),
     ("GET", "/healthz", "200 while the process lives"),
     ("GET", "/readyz", "200 when the gateway can serve, otherwise 503 with the reasons"),
@@ -21,6 +21,12 @@ const PAGES: [(&str, &str, &str); 22] = [
     ("GET", "/events", "the same once a second, as server-sent events"),
     ("GET", "/routes", "the requests of each route over 15 minutes"),
     ("GET", "/upstreams", "the addresses of each upstream, and its answers over 15 minutes"),
+    ("GET", "/upstreams/NAME/accounts", "the state and the quotas of each account"),
+    (
+        "PUT, DELETE",
+        "/upstreams/NAME/accounts/ACCOUNT/park",
+        "parks an account, on all gateways; DELETE lets it be used again",
+    ),
     ("GET", "/requests", "the last requests that were held or refused, with the reasons"),
     ("GET", "/access", "whether this client may change anything"),
     ("GET", "/limiters", "the state of every limiter"),

@@ -1,7 +1,7 @@
 //! `paceway status`: shows the state of a running gateway: its configuration, its store and every limiter.
 
 use super::{
-    CommandError,
+    CommandError, accounts,
     admin_client::{AdminArgs, AdminClient},
     print, print_json,
     table::{millis, table},
@@ -53,6 +53,9 @@ fn text(admin: &str, ready: &Value, page: &Value) -> String {
     line("limiting", switch(&page["limiting"]));
     if let Some(what) = by(&page["limiting_override"]) {
         line("", &what);
+    }
+    for (i, account) in page["parked"].as_array().into_iter().flatten().enumerate() {
+        line(if i == 0 { "parked" } else { "" }, &accounts::line(account));
     }
     let limiters = page["limiters"].as_array().map(Vec::as_slice).unwrap_or_default();
     if limiters.is_empty() {

@@ -39,6 +39,35 @@ fn template(text: &str) -> Template {
     Template::parse(text).expect("a template")
 }
 
+/// A key is found again by the account that filled it, and by no other one.
+#[rstest]
+#[case::alone("{account}", Some("a.b"))]
+#[case::of_the_quota("q:{account.quota}", Some("q:org-a"))]
+#[case::both("{account}{account.quota}", Some("a.b|org-a"))]
+#[case::escaped("{account}-{account.quota}", Some("a.b-org%2Da"))]
+#[case::with_a_header("{account}:{header.x-shop}", None)]
+#[case::after_a_header("{header.x-shop}/{account.quota}.", None)]
+#[case::before_a_text("{account.quota}:{header.x-shop}.b", None)]
+fn an_account_owns_the_keys_that_name_it(#[case] text: &str, #[case] alone: Option<&str>) {
+    let template = template(text);
+    let own = AccountNames { name: "a.b", quota: "org-a" };
+    let request = request("/", &[("x-shop", b"7:.b/b.b")]);
+    let of = |account| Parts { account: Some(account), ..parts(&request) };
+    let key = template.fill(&of(own)).expect("a key");
+    assert_eq!(template.of_account(own).as_deref(), alone);
+    assert!(alone.is_none_or(|alone| alone == key), "{key}");
+    assert!(template.is_of_account(&key, own), "{key}");
+    for (name, quota) in [("a.bc", "org-ab"), ("a", "org"), ("-", "-")] {
+        let other = AccountNames { name, quota };
+        let other_key = template.fill(&of(other)).expect("a key");
+        assert!(!template.is_of_account(&key, other), "{key} {name}");
+        assert!(!template.is_of_account(&other_key, own), "{other_key}");
+        assert!(template.is_of_account(&other_key, other), "{other_key}");
+        assert_eq!(template.of_account(other).is_some(), alone.is_some());
+    }
+    assert!(!template.is_of_account("#0123456789abcdef0123456789abcdef", own));
+}
+
 #[rstest]
 #[case::client("{client_ip}", "2001:db8::1")]
 #[case::host("{host}", "api.example")]

@@ -10,7 +10,10 @@ use crate::{
     key::{AccountNames, StateNames},
     limit::{self, Admission, Reservation},
     metrics::AccountMetrics,
-    store::{Alternative, Alternatives, Check, Checks, OnFailure, OnLoss, Pause, Store},
+    store::{
+        Alternative, Alternatives, Answer, Check, Checks, KnownPause, OnFailure, OnLoss, Pause,
+        Store,
+    },
 };
 use http::{HeaderName, HeaderValue};
 use parking_lot::Mutex;
@@ -183,18 +186,32 @@ impl AccountsPlan {
         span: Option<Duration>,
         status: u16,
     ) {
-        let span = span.unwrap_or(self.park_for);
-        for check in &self.all[account].parks {
-            let pause = Pause::keeping_rate(Pause::of(span, status).span, status);
-            store.pauses().learn_first(check, pause);
-            let asked = store.pause(&[check.clone()].into(), pause);
+        for asked in self.ask_to_park(store, account, span, status) {
             tokio::spawn(async move {
                 if let Err(error) = asked.get().await {
                     tracing::debug!(%error, "the store did not confirm that an account is parked");
                 }
             });
         }
+    }
+
+    /// The same, and returns the answers of the store.
+    pub(crate) fn ask_to_park(
+        &self,
+        store: &dyn Store,
+        account: usize,
+        span: Option<Duration>,
+        status: u16,
+    ) -> Vec<Answer<()>> {
+        let span = span.unwrap_or(self.park_for);
+        let parks = self.all[account].parks.iter().map(|check| {
+            let pause = Pause::keeping_rate(Pause::of(span, status).span, status);
+            store.pauses().learn_first(check, pause);
+            store.pause(&[check.clone()].into(), pause)
+        });
+        let asked = parks.collect();
         self.close(account);
+        asked
     }
 
     /// Lets an account be used again, because a call with it has succeeded.
@@ -207,15 +224,20 @@ impl AccountsPlan {
     }
 
     /// Whether an account may have been parked.
-    fn is_doubtful(&self, account: usize) -> bool {
+    pub(crate) fn is_doubtful(&self, account: usize) -> bool {
         self.all[account].known.is_doubtful.load(Relaxed)
     }
 
     /// How long an account stays parked, if it is.
     pub(crate) fn parked_for(&self, store: &dyn Store, account: usize) -> Option<Duration> {
+        self.pause_of(store, account).map(|known| limit::duration(known.left()))
+    }
+
+    /// The pause by which an account is parked, if it is.
+    pub(crate) fn pause_of(&self, store: &dyn Store, account: usize) -> Option<KnownPause> {
         let pauses = store.pauses();
         let known = self.all[account].parks.iter().filter_map(|check| pauses.get(&check.key));
-        known.map(|known| limit::duration(known.left())).max()
+        known.max_by_key(|known| known.until)
     }
 
     /// The accounts that are parked now, and those that are tried by other calls, besides those of `left_out`.
@@ -331,8 +353,7 @@ pub(crate) fn ways<'c, E>(
 ) -> Result<Option<Arc<Alternatives>>, E> {
     let mut ways = Vec::with_capacity(accounts.all.len());
     for (id, account) in (0..).zip(&accounts.all) {
-        let names = AccountNames { name: &account.name, quota: &account.quota };
-        let Some(checks) = checks(names)? else { return Ok(None) };
+        let Some(checks) = checks(account.names())? else { return Ok(None) };
         ways.push(Alternative { id, checks, after: limit::micros(account.after) });
     }
     Ok(Alternatives::new(ways).map(Arc::new))

@@ -42,11 +42,12 @@ fn json(text: &str) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_admin_side_lists_its_pages() {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::before(
-        &upstream,
-        "limiters: { it: 1/hour, keyed: { rate: 1/hour, key: \"{header.x-shop}\" } }\n\
-         routes: [{ suffix: \"*\", limiters: [it, keyed] }]\n",
-    )
+    let gateway = Gateway::start(&format!(
+        "upstreams: {{ it: {{ url: {}, accounts: [{{ name: a }}] }} }}\n\
+         limiters: {{ it: 1/hour, keyed: {{ rate: 1/hour, key: \"{{header.x-shop}}\" }} }}\n\
+         routes: [{{ suffix: \"*\", limiters: [it, keyed] }}]\n",
+        upstream.url()
+    ))
     .await;
     let (status, text) = call(&gateway, "GET", "/", &[("Accept", "*/*")]).await;
     assert_eq!(status, 200, "{text}");
@@ -62,7 +63,7 @@ async fn the_admin_side_lists_its_pages() {
             continue;
         }
         let name = if path.contains("keys") { "keyed" } else { "it" };
-        let real = path.replace("NAME", name).replace("KEY", "a");
+        let real = path.replace("NAME", name).replace("KEY", "a").replace("ACCOUNT", "a");
         for method in page["methods"].as_array().expect("methods") {
             let method = method.as_str().expect("a method");
             let (status, said) = call(&gateway, method, &real, &[]).await;
@@ -70,7 +71,7 @@ async fn the_admin_side_lists_its_pages() {
             assert!(![404, 405].contains(&status), "{method} {real}: {status} {said}");
         }
     }
-    assert_eq!(pages.len(), 22, "{list}");
+    assert_eq!(pages.len(), 24, "{list}");
     assert_eq!(call(&gateway, "GET", "/none", &[]).await.0, 404);
 }
 

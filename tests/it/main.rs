@@ -20,6 +20,7 @@ mod twins_alike;
 mod twins_timeline;
 
 mod accounts;
+mod accounts_shown;
 mod addresses;
 mod admin;
 mod answers;

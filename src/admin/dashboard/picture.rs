@@ -4,7 +4,7 @@
 use super::{Dashboard, history::TICK, waiting::WaitingRequests};
 use crate::{
     admin::{
-        Admin,
+        Admin, accounts,
         limiters::{levels_of, pauses},
         reload,
         shown::{millis, override_in_force, state},
@@ -123,7 +123,7 @@ fn add_waiting(admin: &Admin, routes: &mut Value) {
     }
 }
 
-/// Adds the addresses of each upstream, and the counts that its history does not have.
+/// Adds the addresses and accounts of each upstream, and the counts that its history does not have.
 pub(super) fn add_addresses(admin: &Admin, said: &mut Value) {
     let clusters = admin.live.clusters();
     for upstream in said["upstreams"].as_array_mut().into_iter().flatten() {
@@ -147,6 +147,9 @@ pub(super) fn add_addresses(admin: &Admin, said: &mut Value) {
             said
         });
         upstream["addresses"] = addresses.collect();
+        if let Some(accounts) = accounts::states(admin, &name) {
+            upstream["accounts"] = accounts;
+        }
         upstream["ejections_total"] = metrics::UPSTREAM_EJECTIONS.value(&[&name]).into();
         upstream["throttled_total"] = metrics::UPSTREAM_THROTTLED.value(&[&name]).into();
     }

@@ -1,7 +1,7 @@
-// A row for each upstream: its answers of the last 15 minutes, and its addresses.
+// A row for each upstream: its answers of the last 15 minutes, and its addresses. A row for each account.
 
 import { stacked } from "./chart.js";
-import { byId, field, h, list, part, show } from "./dom.js";
+import { byId, field, h, hide, list, part, show } from "./dom.js";
 import { count, many, rate, span } from "./format.js";
 import { series } from "./series.js";
 
@@ -58,8 +58,37 @@ function addresses(place, all) {
   place.replaceChildren(...all.slice(0, 12).map((one, i) => h("span", { class: `tag ${KINDS[one.state]}` }, text[i])), all.length > 12 ? h("span", { class: "tag" }, `and ${all.length - 12} more`) : "");
 }
 
+const MOST_ACCOUNTS = 100;
+const STATES = { open: "good", paused: "held", tried: "held", parked: "bad" };
+
+const accounts = list(
+  byId("account-rows"),
+  (row) => `${row.upstream} ${row.name}`,
+  (row) => h("tr", { "data-account": row.name }, h("th", { scope: "row" }, row.upstream), h("td", { class: "wrap" }, row.name), part("td", "requests", { class: "n" }), h("td", { class: "wrap" }, part("span", "state"))),
+  (node, row) => {
+    show(field(node, "requests"), count(row.requests), row.requests);
+    const state = field(node, "state");
+    show(state, told(row), row.state);
+    state.className = `tag ${STATES[row.state]}`;
+  },
+);
+
+function told(account) {
+  if (account.state === "parked") return `parked, ${span(account.parked_s * 1e3)} left: ${account.parked_reason}`;
+  if (account.state === "tried") return "was parked, the next call tries it";
+  return account.state === "paused" ? `paused, ${span(account.paused_s * 1e3)} left` : "open";
+}
+
+/** Those that are not open come first. */
+function drawAccounts(upstreams) {
+  const all = upstreams.flatMap((upstream) => (upstream.accounts ?? []).map((account) => ({ upstream: upstream.name, ...account })));
+  accounts(all.sort((one, other) => (one.state === "open") - (other.state === "open")).slice(0, MOST_ACCOUNTS));
+  hide(byId("accounts"), all.length === 0);
+}
+
 export function draw(picture) {
   history.follow(picture);
   byId("upstream-rows").closest("table").dataset.tick = `${picture.tick} ${history.points.size}`;
   rows(picture.upstreams);
+  drawAccounts(picture.upstreams);
 }
