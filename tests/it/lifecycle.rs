@@ -153,7 +153,10 @@ pub(crate) const METRICS: [(&str, &str, &[&str]); 49] = [
 ];
 
 /// The metrics that appear only with the keys that they are for, such as `tracing`.
-pub(crate) const OPTIONAL_METRICS: [&str; 15] = [
+pub(crate) const OPTIONAL_METRICS: [&str; 18] = [
+    "paceway_account_requests_total",
+    "paceway_account_moves_total",
+    "paceway_account_parked",
     "paceway_saved_permits_total",
     "paceway_limiter_used_up_seconds",
     "paceway_limiter_reset_seconds",
