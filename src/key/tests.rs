@@ -209,11 +209,11 @@ fn a_long_key_is_its_hash() {
 )]
 #[case::far(
     "{tenant}",
-    "has the unknown part `{tenant}`; there are {client_ip}, {client_ip/BITS}, {host}, {method}, {path}, {path.NAME}, {header.NAME}, {query.NAME}, {segment.N}, {body./POINTER} and {descriptor.NAME}"
+    "has the unknown part `{tenant}`; there are {client_ip}, {client_ip/BITS}, {host}, {method}, {path}, {path.NAME}, {header.NAME}, {query.NAME}, {segment.N}, {body./POINTER}, {descriptor.NAME}, {account} and {account.quota}"
 )]
 #[case::nothing(
     "{}",
-    "has the unknown part `{}`; there are {client_ip}, {client_ip/BITS}, {host}, {method}, {path}, {path.NAME}, {header.NAME}, {query.NAME}, {segment.N}, {body./POINTER} and {descriptor.NAME}"
+    "has the unknown part `{}`; there are {client_ip}, {client_ip/BITS}, {host}, {method}, {path}, {path.NAME}, {header.NAME}, {query.NAME}, {segment.N}, {body./POINTER}, {descriptor.NAME}, {account} and {account.quota}"
 )]
 #[case::open("{host", "has a `{` without its `}`")]
 #[case::open_before_another("{host{path}", "has a `{` without its `}`")]
