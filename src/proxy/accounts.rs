@@ -195,6 +195,11 @@ impl<'h> RequestAccounts<'h> {
         }
     }
 
+    /// The headers that some account sets.
+    pub(crate) fn names(&self) -> &'h [HeaderName] {
+        &self.route.plan.names
+    }
+
     /// Its name as a header field.
     pub(crate) fn label(&self) -> Option<&'h HeaderValue> {
         Some(&self.route.plan.all[usize::from(self.chosen?)].label)

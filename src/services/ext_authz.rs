@@ -5,7 +5,7 @@ mod messages;
 
 use super::{
     ServiceCall,
-    slot::{PACEWAY_LEASE, take_slot},
+    slot::{PACEWAY_LEASE, SlotHeaders, take_slot},
     unary::{AddedHeader, UnaryMethod, answer_call, text},
 };
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
 use axum::body::Body as FullBody;
 use bytes::Bytes;
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri,
+    HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri,
     header::{
         CONNECTION, CONTENT_LENGTH, EXPECT, HOST, MAX_FORWARDS, TE, TRANSFER_ENCODING, UPGRADE,
     },
@@ -79,9 +79,9 @@ async fn check(
         Err(failure) => Err(failure),
     };
     Ok(match slot {
-        Ok(headers) => {
+        Ok(slot) => {
             exchange.record.note_answer(StatusCode::OK);
-            allow(&headers)
+            allow(&slot)
         }
         Err(failure) => deny(exchange.record.refusal(&failure, false)),
     })
@@ -137,14 +137,15 @@ fn restore(http: HttpAttributes) -> Result<Request<FullBody>, Failure> {
     Ok(request)
 }
 
-/// The answer to a request whose slot has come. Its concurrency permits are for the application, all else for the caller.
-fn allow(headers: &HeaderMap) -> CheckResponse {
-    let (leases, others): (Vec<_>, Vec<_>) =
-        headers.iter().partition(|(name, _)| *name == PACEWAY_LEASE);
+/// The answer to a request whose slot has come. Its concurrency permits and its account are for the application, all else for the
+/// caller.
+fn allow(slot: &SlotHeaders) -> CheckResponse {
+    let SlotHeaders { answer, request, removed } = slot;
+    let lease = (!request.contains_key(&PACEWAY_LEASE)).then_some(&PACEWAY_LEASE);
     let ok = OkResponse {
-        headers_to_remove: if leases.is_empty() { vec![PACEWAY_LEASE.to_string()] } else { vec![] },
-        headers: options(leases.into_iter()),
-        response_headers_to_add: options(others.into_iter()),
+        headers_to_remove: removed.iter().chain(lease).map(HeaderName::to_string).collect(),
+        headers: options(request.iter()),
+        response_headers_to_add: options(answer.iter()),
     };
     CheckResponse { status: Some(RpcStatus { code: 0 }), denied: None, ok: Some(ok) }
 }

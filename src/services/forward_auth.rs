@@ -29,8 +29,8 @@ pub(super) async fn serve(
         Ok(mut routed) => client.unless_left(pin!(take_slot(&mut exchange, &mut routed))).await,
         Err(failure) => Err(failure),
     };
-    let outcome = outcome.map(|headers| {
-        *head.headers_mut() = headers;
+    let outcome = outcome.map(|slot| {
+        *head.headers_mut() = slot.all();
         Body::empty()
     });
     let replied = exchange.finish(outcome, head);

@@ -14,8 +14,17 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 /// A concurrency permit that the request holds from now on.
 pub(super) static PACEWAY_LEASE: HeaderName = HeaderName::from_static("paceway-lease");
 
-/// Waits for the slot of a request, and spends it. Returns the headers of the answer to the proxy. They describe the
-/// concurrency permits that the request holds from then on.
+/// The headers that a proxy receives with the slot of a request.
+pub(super) struct SlotHeaders {
+    /// For the caller: how long the request waited, and with which account it is sent.
+    pub(super) answer: HeaderMap,
+    /// For the request: its concurrency permits, and the credentials of its account.
+    pub(super) request: HeaderMap,
+    /// Headers of the request that are credentials of other accounts.
+    pub(super) removed: Vec<HeaderName>,
+}
+
+/// Waits for the slot of a request, and spends it.
 ///
 /// # Errors
 ///
@@ -23,7 +32,7 @@ pub(super) static PACEWAY_LEASE: HeaderName = HeaderName::from_static("paceway-l
 pub(super) async fn take_slot<'a>(
     exchange: &mut Exchange<'a>,
     routed: &mut Routed<'a>,
-) -> Result<HeaderMap, Failure> {
+) -> Result<SlotHeaders, Failure> {
     let own: Option<Question>;
     let mut accounts = None;
     let checks = match routed.fixed {
@@ -53,26 +62,39 @@ pub(super) async fn take_slot<'a>(
         leases = reservation.leave();
     }
     exchange.record.note_sent();
-    let mut headers = headers_of(&exchange.record, proxy.plan(), &leases);
+    let mut slot = SlotHeaders::of(&exchange.record, proxy.plan(), &leases);
     if let Some(mut accounts) = accounts {
         accounts.take(exchange.record.account);
         exchange.record.account = accounts.chosen();
-        headers.extend(accounts.label().map(|label| (PACEWAY_ACCOUNT.clone(), label.clone())));
-        accounts.add_headers(&mut headers);
+        slot.answer.extend(accounts.label().map(|own| (PACEWAY_ACCOUNT.clone(), own.clone())));
+        accounts.add_headers(&mut slot.request);
+        let names = accounts.names().iter();
+        slot.removed = names.filter(|name| !slot.request.contains_key(*name)).cloned().collect();
     }
-    Ok(headers)
+    Ok(slot)
 }
 
-/// The headers of the answer to a request whose slot has come.
-fn headers_of(record: &Record<'_>, plan: &Plan, leases: &[LeasedPermit]) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    headers.insert(PACEWAY_ORIGIN, HeaderValue::from_static("gateway"));
-    headers.insert(&X_REQUEST_ID, record.id.clone());
-    record.tell(&mut headers);
-    for lease in leases.iter().filter_map(|permit| describe_lease(plan, permit)) {
-        headers.append(&PACEWAY_LEASE, lease);
+// === impl SlotHeaders ===
+
+impl SlotHeaders {
+    /// The headers for a request whose slot has come, and that holds these permits from then on.
+    fn of(record: &Record<'_>, plan: &Plan, leases: &[LeasedPermit]) -> Self {
+        let (mut answer, mut request) = (HeaderMap::new(), HeaderMap::new());
+        answer.insert(PACEWAY_ORIGIN, HeaderValue::from_static("gateway"));
+        answer.insert(&X_REQUEST_ID, record.id.clone());
+        record.tell(&mut answer);
+        for lease in leases.iter().filter_map(|permit| describe_lease(plan, permit)) {
+            request.append(&PACEWAY_LEASE, lease);
+        }
+        Self { answer, request, removed: Vec::new() }
     }
-    headers
+
+    /// All of them in one answer, for a proxy that chooses by their names.
+    pub(super) fn all(self) -> HeaderMap {
+        let mut all = self.answer;
+        all.extend(self.request);
+        all
+    }
 }
 
 /// Describes a concurrency permit, so that a program can renew and release it: the limiter, the lease, the key if there is

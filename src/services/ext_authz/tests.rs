@@ -1,4 +1,5 @@
 use super::*;
+use http::HeaderMap;
 use messages::{RawHeader, RawHeaders};
 use rstest::rstest;
 
@@ -67,12 +68,27 @@ fn refuses_a_header_that_http_forbids() {
 
 #[test]
 fn only_a_granted_permit_is_shown_to_the_application() {
-    let mut headers = HeaderMap::new();
-    headers.insert("server-timing", HeaderValue::from_static("paceway;dur=1"));
-    let ok = allow(&headers).ok.expect("it passes");
+    let (mut answer, request) = (HeaderMap::new(), HeaderMap::new());
+    answer.insert("server-timing", HeaderValue::from_static("paceway;dur=1"));
+    let mut slot = SlotHeaders { answer, request, removed: Vec::new() };
+    let ok = allow(&slot).ok.expect("it passes");
     assert_eq!((ok.headers.len(), ok.headers_to_remove), (0, vec!["paceway-lease".to_owned()]));
-    headers.insert(&PACEWAY_LEASE, HeaderValue::from_static("few; lease=\"1-2\""));
-    let ok = allow(&headers).ok.expect("it passes");
+    slot.request.insert(&PACEWAY_LEASE, HeaderValue::from_static("few; lease=\"1-2\""));
+    let ok = allow(&slot).ok.expect("it passes");
     assert_eq!((ok.headers.len(), ok.response_headers_to_add.len()), (1, 1));
     assert!(ok.headers_to_remove.is_empty());
+}
+
+#[test]
+fn the_credentials_of_an_account_are_for_the_application_alone() {
+    let (answer, mut request) = (HeaderMap::new(), HeaderMap::new());
+    request.insert("authorization", HeaderValue::from_static("Bearer secret"));
+    let removed = vec![HeaderName::from_static("x-api-key")];
+    let ok = allow(&SlotHeaders { answer, request, removed }).ok.expect("it passes");
+    let named = |all: &[HeaderOption]| -> Vec<_> {
+        all.iter().filter_map(|own| Some(own.header.as_ref()?.key.clone())).collect()
+    };
+    assert_eq!(named(&ok.headers), ["authorization"]);
+    assert!(named(&ok.response_headers_to_add).is_empty());
+    assert_eq!(ok.headers_to_remove, ["x-api-key", "paceway-lease"]);
 }
