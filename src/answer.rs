@@ -311,7 +311,8 @@ impl Failure {
                 )
             }
             Self::AccountsParked { retry_after } => format!(
-                "the upstream has rejected the credentials of all accounts; the first of them is tried again in {:.3} s",
+                "no account may be used: the upstream has rejected their credentials, or an operator has parked them; \
+                 the first of them is tried again in {:.3} s",
                 seconds(*retry_after)
             ),
             Self::Upstream(error) => error.to_string(),

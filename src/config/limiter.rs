@@ -133,6 +133,11 @@ pub enum FailurePolicy {
 // === impl LimiterConfig ===
 
 impl LimiterConfig {
+    /// Whether the limiter counts the calls of each account, or of each quota of accounts, alone.
+    pub fn is_of_accounts(&self) -> bool {
+        self.key.as_ref().is_some_and(Template::names_account)
+    }
+
     /// Returns the greatest cost in permits that the limiter can grant at once, for example the burst of a token bucket; to keys
     /// without a rate of their own.
     pub fn capacity(&self) -> i64 {

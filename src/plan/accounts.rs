@@ -10,6 +10,7 @@ use crate::{
     key::{AccountNames, StateNames},
     limit::{self, Admission, Reservation},
     metrics::AccountMetrics,
+    reads::Fingerprint,
     store::{
         Alternative, Alternatives, Answer, Check, Checks, KnownPause, OnFailure, OnLoss, Pause,
         Store,
@@ -28,7 +29,9 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 
 /// How long a gateway waits until it asks again whether it may try an account that another call tries.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+/// How long an account whose address could not be reached is not used while others are open.
+const GONE: Duration = Duration::from_secs(5);
 
 /// The accounts of one upstream.
 #[derive(Debug)]
@@ -63,6 +66,8 @@ struct KnownAccount {
     is_doubtful: AtomicBool,
     /// Until then another call tries it.
     tried_until: Mutex<Option<Instant>>,
+    /// Until then its address counts as one that cannot be reached.
+    gone_until: Mutex<Option<Instant>>,
     /// Notified when it is parked.
     closes: Notify,
 }
@@ -99,6 +104,8 @@ pub(crate) struct OpenAccounts {
 pub(crate) struct AllParked {
     /// Until the first of them is tried again.
     pub(crate) left: Duration,
+    /// A call tries one of them now.
+    pub(crate) is_tried: bool,
 }
 
 // === impl AccountsPlan ===
@@ -121,18 +128,20 @@ impl AccountsPlan {
             let before = previous.upstream(&upstream.name);
             let before = before.and_then(|(plan, i)| plan.accounts[i].clone());
             let all = own.all.iter().map(|account| {
-                let name = format!("{}/{}", upstream.name, account.name);
+                // Other credentials are another account, which the vendor has not rejected.
+                let name = format!("{}/{}#{}", upstream.name, account.name, print_of(account));
                 let names = tags.iter().map(|tag| StateNames::new(prefix, tag, b'T', "parked"));
                 let parks =
                     names.filter_map(|names| park_check(names.of(Some(&name)), own.park_for));
+                let parks: Vec<_> = parks.collect();
+                let known = before.as_ref().and_then(|before| before.known(&parks));
                 let label = HeaderValue::from_str(&account.name);
-                let known = before.as_ref().and_then(|before| before.known(&account.name));
                 AccountPlan {
                     upstream: account.upstream,
                     after: account.after,
                     label: label.unwrap_or_else(|_| HeaderValue::from_static("-")),
                     metrics: AccountMetrics::new(&upstream.name, &account.name),
-                    parks: parks.collect(),
+                    parks,
                     known: known.unwrap_or_default(),
                 }
             });
@@ -142,9 +151,10 @@ impl AccountsPlan {
         config.upstreams.iter().enumerate().map(plan).collect()
     }
 
-    fn known(&self, name: &str) -> Option<Arc<KnownAccount>> {
-        let own = self.all.iter().find(|account| account.label == *name)?;
-        Some(own.known.clone())
+    /// The knowledge about the account that one of these states parks.
+    fn known(&self, parks: &[Check]) -> Option<Arc<KnownAccount>> {
+        let account = parks.iter().find_map(|check| self.parked_by(&check.key))?;
+        Some(self.all[account].known.clone())
     }
 
     /// The states by which accounts are parked, of which the process reads the levels.
@@ -223,6 +233,15 @@ impl AccountsPlan {
         own.parks.clone()
     }
 
+    /// Notes that the address of an account could not be reached.
+    pub(crate) fn lose(&self, account: usize) {
+        *self.all[account].known.gone_until.lock() = Some(Instant::now() + GONE);
+    }
+
+    fn is_gone(&self, account: usize) -> bool {
+        self.all[account].known.gone_until.lock().is_some_and(|until| until > Instant::now())
+    }
+
     /// Whether an account may have been parked.
     pub(crate) fn is_doubtful(&self, account: usize) -> bool {
         self.all[account].known.is_doubtful.load(Relaxed)
@@ -254,6 +273,17 @@ impl AccountsPlan {
         }
         closed
     }
+}
+
+/// The print of the credentials and the address of an account. It is a part of names of states, so it says too little to try
+/// credentials by it.
+fn print_of(account: &config::Account) -> String {
+    let mut of = Fingerprint::new([account.url().unwrap_or_default().as_bytes()]);
+    for (name, value) in &account.headers {
+        of.add(name.as_str().as_bytes());
+        of.add(value.as_bytes());
+    }
+    of.end().shortened()
 }
 
 /// The hash tag of the states that requests of a route have.
@@ -306,9 +336,21 @@ impl RouteAccounts {
                 }
             }
         }
+        let mut reached = closed;
+        for account in 0..plan.all.len() {
+            if plan.is_gone(account) {
+                reached.add(account);
+            }
+        }
+        if !reached.is_all(plan.all.len()) {
+            closed = reached;
+        }
         if closed.is_all(plan.all.len()) {
             let left = (0..plan.all.len()).map(|account| plan.parked_for(&**store, account));
-            return Err(AllParked { left: left.flatten().min().unwrap_or(ASK_AGAIN) });
+            let is_parked = |account| plan.parked_for(&**store, account).is_some();
+            let is_tried = (0..plan.all.len()).any(|account| !is_parked(account));
+            let left = left.flatten().min().unwrap_or(ASK_AGAIN);
+            return Err(AllParked { left, is_tried });
         }
         Ok(OpenAccounts { closed, trial })
     }

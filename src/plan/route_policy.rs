@@ -61,6 +61,8 @@ pub(crate) struct RoutePolicy {
     pub(crate) tells_quota: bool,
     /// The accounts with which its requests are sent; `None` on most routes.
     pub(crate) accounts: Option<RouteAccounts>,
+    /// Whether one of its limiters is that of the account of a request.
+    pub(crate) is_by_account: bool,
     /// How its reads may cost nothing; `None` on nearly all routes.
     pub(crate) reads: Option<Arc<ReadPolicy>>,
     /// The form of the gateway's own answers.
@@ -235,6 +237,8 @@ impl RoutePolicy {
         let is_closed = config.limiting && !route.missing.is_empty();
         let missing = is_closed.then(|| route.missing.join("`, `").into());
         let learns = |charge: &Charge| limiters[charge.limiter].margin().is_some();
+        let is_of_accounts = |charge: &Charge| limiters[charge.limiter].limiter.is_of_accounts();
+        let is_by_account = charges.iter().any(is_of_accounts);
         let hears = |charge: &Charge| limiters[charge.limiter].learned.is_some();
         Self {
             learns: charges.iter().any(learns),
@@ -257,6 +261,7 @@ impl RoutePolicy {
             max_waiting: route.max_waiting,
             tells_quota: route.tells_quota,
             accounts: None,
+            is_by_account,
             reads: None,
             answers: route.answers,
         }
@@ -408,6 +413,7 @@ impl RoutePolicy {
             max_waiting: self.max_waiting,
             tells_quota: self.tells_quota,
             accounts: None,
+            is_by_account: false,
             reads: None,
             answers: self.answers,
         }

@@ -12,13 +12,17 @@ use crate::{
     metrics::MoveReason,
     plan::{AccountSet, AllParked, OpenAccounts, RouteAccounts, Trial, open_ways},
     store::{Alternatives, Question, Store},
-    upstream::{Pool, Target, Upload},
+    upstream::{Pool, Target, Upload, headers},
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri, header::HOST};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
+use tokio::time::{Instant, sleep};
 
 /// The account in an answer.
 pub(crate) static PACEWAY_ACCOUNT: HeaderName = HeaderName::from_static("paceway-account");
+
+/// How often a call looks whether another one has tried the last account with success.
+const TRIED: Duration = Duration::from_millis(50);
 
 /// The accounts with which a request can be sent.
 pub(crate) struct RequestAccounts<'h> {
@@ -87,7 +91,7 @@ impl<'r> AccountPools<'r> {
 // === impl RequestAccounts ===
 
 impl<'h> RequestAccounts<'h> {
-    /// Finds the accounts that are open for a request which asks this question.
+    /// Finds the accounts that are open for a request which asks this question and may wait until then.
     ///
     /// # Errors
     ///
@@ -97,8 +101,18 @@ impl<'h> RequestAccounts<'h> {
         route: &'h RouteAccounts,
         config: &'h config::Accounts,
         question: Option<&'h Question>,
+        until: Instant,
     ) -> Result<Self, Failure> {
-        let opened = route.closed(store, AccountSet::default()).await.map_err(parked)?;
+        let opened = loop {
+            match route.closed(store, AccountSet::default()).await {
+                Ok(opened) => break opened,
+                // The result of the call that tries one is near.
+                Err(AllParked { is_tried: true, .. }) if Instant::now() + TRIED < until => {
+                    sleep(TRIED).await;
+                }
+                Err(all) => return Err(parked(all)),
+            }
+        };
         let OpenAccounts { closed, trial } = opened;
         let ways = match question {
             Some(Question::Ways(ways)) => Some(ways),
@@ -155,7 +169,10 @@ impl<'h> RequestAccounts<'h> {
         let Some(own) = self.chosen else { return false };
         let own = all[usize::from(own)].upstream;
         let same = all.iter().enumerate().filter(|(_, account)| account.upstream == own);
-        same.for_each(|(i, _)| self.closed.add(i));
+        same.for_each(|(i, _)| {
+            self.closed.add(i);
+            self.route.plan.lose(i);
+        });
         self.count_move(MoveReason::Unreachable);
         self.leave()
     }
@@ -218,6 +235,8 @@ impl<'h> RequestAccounts<'h> {
     /// Gives a request the credentials of its account, and no others.
     pub(super) fn sign(&self, request: &mut Request<Upload>) {
         let headers = request.headers_mut();
+        // Some programs take `X_Api_Key` for `X-Api-Key`.
+        headers::remove_alike(headers, &self.route.plan.names);
         for name in &self.route.plan.names {
             headers.remove(name);
         }
@@ -283,7 +302,7 @@ impl<'h> RequestAccounts<'h> {
 }
 
 /// The failure of a request for which no account is open.
-fn parked(AllParked { left }: AllParked) -> Failure {
+fn parked(AllParked { left, .. }: AllParked) -> Failure {
     Failure::AccountsParked { retry_after: limit::micros(left) }
 }
 
@@ -365,6 +384,6 @@ impl Exchange<'_> {
         let store = &*self.proxy.0.store;
         let plan = &route.plan;
         let left = (0..plan.all.len()).filter_map(|account| plan.parked_for(store, account)).min();
-        parked(AllParked { left: left.unwrap_or_default() })
+        parked(AllParked { left: left.unwrap_or_default(), is_tried: false })
     }
 }

@@ -237,16 +237,18 @@ impl<'a> Exchange<'a> {
     /// [`Failure::AccountsParked`] if none may be used now.
     pub(crate) async fn open_accounts<'q>(
         &self,
-        policy: &'a RoutePolicy,
+        routed: &Routed<'a>,
         question: Option<&'q Question>,
     ) -> Result<Option<Box<RequestAccounts<'q>>>, Failure>
     where
         'a: 'q,
     {
+        let policy = routed.policy;
         let (Some(route), Some(config)) = (&policy.accounts, self.accounts_config(policy)) else {
             return Ok(None);
         };
-        let opened = RequestAccounts::open(&self.proxy.0.store, route, config, question);
+        let until = self.record.started + routed.budget;
+        let opened = RequestAccounts::open(&self.proxy.0.store, route, config, question, until);
         Ok(Some(Box::new(Box::pin(opened).await?)))
     }
 }

@@ -83,7 +83,7 @@ impl<'a> Exchange<'a> {
                 let headers = self.arrival.request.headers_mut();
                 headers::remove_alike(headers, &routed.policy.read_headers);
                 own = self.checks(routed).await?;
-                let accounts = self.open_accounts(routed.policy, own.as_ref()).await?;
+                let accounts = self.open_accounts(routed, own.as_ref()).await?;
                 if let Some(accounts) = accounts {
                     let sent = self.forward_among(routed, own.as_ref(), accounts, answer, others);
                     return Box::pin(sent).await;

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     config,
     plan::{CheckOwner, RefusalStreaks},
-    store::{Check, Pause},
+    store::{Answer, Check, Pause},
     throttle::{QuotaRate, ThrottleRules, Timestamp, UpstreamRefusal, rate_for},
     upstream::{KeptBytes, ResponseBody},
 };
@@ -160,10 +160,13 @@ impl<'a> Exchange<'a> {
         // Each key has its own refusals in a row. Only a refusal that names no time makes pauses of different lengths.
         let mut spans: BTreeMap<Duration, Vec<Check>> = BTreeMap::new();
         let mut begun = Vec::new();
+        let by_account = routed.policy.is_by_account;
         for (i, check) in outgoing.checks?.iter().enumerate() {
             let limiter = routed.policy.limiter(i);
             let has_pause = config.pauses.has(limiter);
-            if !check.enforce || !has_pause && check.bounds.is_none() {
+            // A limiter of all accounts says nothing about the others.
+            let is_of_others = by_account && !plan.limiters[limiter].limiter.is_of_accounts();
+            if !check.enforce || is_of_others || !has_pause && check.bounds.is_none() {
                 continue;
             }
             let in_a_row = streaks.refused(&check.key, sent, now, as_micros(rules.max_pause));
@@ -193,18 +196,20 @@ impl<'a> Exchange<'a> {
             store.pause(&checks.into(), pause.since_sent(outgoing.times.sent.elapsed()))
         });
         let asked: Vec<_> = asked.collect();
-        let task = tokio::spawn(async move {
-            let mut is_confirmed = true;
-            for asked in asked {
-                if let Err(error) = asked.get().await {
-                    tracing::debug!(%error, "the store did not confirm a pause");
-                    is_confirmed = false;
-                }
-            }
-            is_confirmed
-        });
-        Some(Pausing { span, task })
+        Some(Pausing { span, task: tokio::spawn(confirm(asked)) })
     }
+}
+
+/// Waits for the answers of the store to pauses. Returns whether it has confirmed all.
+async fn confirm(asked: Vec<Answer<()>>) -> bool {
+    let mut is_confirmed = true;
+    for asked in asked {
+        if let Err(error) = asked.get().await {
+            tracing::debug!(%error, "the store did not confirm a pause");
+            is_confirmed = false;
+        }
+    }
+    is_confirmed
 }
 
 /// A span of the configuration in µs; it is at most a day.

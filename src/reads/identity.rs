@@ -14,6 +14,15 @@ pub struct Identity([u8; 32]);
 /// The parts of a read, as far as they are known. Each is hashed with its length, so that no two lists of parts look alike.
 pub struct Fingerprint(Sha256);
 
+// === impl Identity ===
+
+impl Identity {
+    /// The first 16 bits, in hex digits.
+    pub(crate) fn shortened(&self) -> String {
+        format!("{:02x}{:02x}", self.0[0], self.0[1])
+    }
+}
+
 // === impl Fingerprint ===
 
 impl Fingerprint {

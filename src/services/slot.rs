@@ -47,7 +47,7 @@ pub(super) async fn take_slot<'a>(
             }
             own = exchange.checks(routed).await?;
             exchange.check_rest().await?;
-            accounts = exchange.open_accounts(routed.policy, own.as_ref()).await?;
+            accounts = exchange.open_accounts(routed, own.as_ref()).await?;
             own.as_ref().map(Question::first)
         }
     };

@@ -270,6 +270,108 @@ async fn a_refused_call_moves_to_another_account(#[values(false, true)] is_redis
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_pauses_no_limiter_of_other_accounts() {
+    let verdicts = Verdicts::default();
+    let upstream = vendor(&verdicts).await;
+    verdicts.lock().insert("Bearer secret-1", ("429 Too Many Requests", "{}"));
+    let gateway = Gateway::start(&format!(
+        "upstreams:\n  api:\n    url: {}\n    {THREE}\n\
+         limiters: {{ own: {{ rate: 1000/s, key: '{{account}}' }}, all: 1000/s }}\n\
+         routes: [{{ name: all, suffix: '*', max_wait: 5s, limiters: [own, all] }}]",
+        upstream.url()
+    ))
+    .await;
+    for _ in 0..5 {
+        let answer = gateway.get("/a").await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    assert_eq!(by_credential(&upstream)["secret-1"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_credentials_are_not_parked() {
+    let verdicts = Verdicts::default();
+    let upstream = vendor(&verdicts).await;
+    verdicts.lock().insert("Bearer old", ("401 Unauthorized", "{}"));
+    let yaml = |own: &str| {
+        format!(
+            "upstreams: {{ api: {{ url: {}, \
+             accounts: [{{ name: one, headers: {{ authorization: 'Bearer {own}' }} }}] }} }}\n\
+             limiters: {{ quota: {{ rate: 5/s, burst: 5, key: '{{account}}' }} }}\n\
+             routes: [{{ suffix: '*', limiters: [quota] }}]",
+            upstream.url()
+        )
+    };
+    let gateway = Gateway::start(&yaml("old")).await;
+    for _ in 0..2 {
+        assert_eq!(gateway.get("/a").await.status, 503);
+    }
+    gateway.rewrite(&yaml("new"));
+    assert_eq!(gateway.reload().await.status, 200);
+    assert_eq!(gateway.get("/a").await.status, 200);
+    assert_eq!(
+        by_credential(&upstream),
+        [("new", 1), ("old", 1)].map(|(k, n)| (k.to_owned(), n)).into()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_leave_the_queue_of_a_paused_account() {
+    let (gate, slow) = (closed(), closed());
+    let (behind, is_refused) = (gate.clone(), slow.clone());
+    let upstream = Upstream::start(move |call: &Call| {
+        if call.target == "/refused" && is_refused.try_acquire().is_ok() {
+            return reply("429 Too Many Requests", &[("Retry-After", "60")], "");
+        }
+        Reply::ok().behind(&behind)
+    })
+    .await;
+    let limiter = "algorithm: concurrency, max: 1";
+    let gateway = Arc::new(
+        gateway(&upstream, "", THREE, limiter, "throttle: { retry: { attempts: 1 } }").await,
+    );
+    let mut calls = JoinSet::new();
+    for _ in 0..6 {
+        let gateway = gateway.clone();
+        calls.spawn(async move { gateway.get("/a").await.status });
+    }
+    gateway.until_waiting("all", 3).await;
+    // One call ends, and the next one of its account is refused: that account is paused for a minute.
+    slow.add_permits(1);
+    let refused = gateway.clone();
+    let refused = tokio::spawn(async move { refused.get("/refused").await.status });
+    gateway.until_waiting("all", 4).await;
+    gate.add_permits(1);
+    let first = calls.join_next().await.expect("one").expect("a status");
+    assert_eq!(first, 200);
+    gate.add_permits(20);
+    let statuses = calls.join_all().await;
+    assert!(statuses.iter().all(|status| *status == 200), "{statuses:?}");
+    assert!([200, 429].contains(&refused.await.expect("a status")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_wait_while_another_one_tries_the_last_account() {
+    let verdicts = Verdicts::default();
+    let upstream = vendor(&verdicts).await;
+    verdicts.lock().insert("Bearer secret-1", ("401 Unauthorized", "{}"));
+    let accounts = "accounts: [{ name: one, headers: { authorization: 'Bearer secret-1' } }]";
+    let gateway =
+        gateway(&upstream, "", accounts, "rate: 1000/s, burst: 100", "park_for: 500ms").await;
+    assert_eq!(gateway.get("/a").await.status, 503);
+    verdicts.lock().clear();
+    eventually("the end", async || (gateway.get("/a").await.status == 200).then_some(())).await;
+    // The callers that came while it was tried have waited.
+    let gateway = Arc::new(gateway);
+    let mut calls = JoinSet::new();
+    for _ in 0..10 {
+        let gateway = gateway.clone();
+        calls.spawn(async move { gateway.get("/a").await.status });
+    }
+    assert!(calls.join_all().await.iter().all(|status| *status == 200));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_body_moves_with_its_call() {
     let verdicts = Verdicts::default();
     let upstream = vendor(&verdicts).await;
@@ -335,7 +437,7 @@ async fn an_account_of_another_address_takes_what_the_others_cannot() {
     let call = &spare.calls()[0];
     assert_eq!(call.target, "/eu/a");
     assert_eq!(call.head.get("x-api-key"), Some("s"));
-    assert_eq!(call.head.get("authorization"), None);
+    assert_eq!((call.head.get("authorization"), call.head.get("x_api_key")), (None, None));
     assert_eq!(call.head.get("host"), Some(spare.address().to_string().as_str()));
     assert!(main.calls().iter().all(|call| call.head.get("authorization") == Some("Bearer m")));
 }

@@ -20,13 +20,16 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 /// The longest time before its instant at which a call makes its callee ready. A connection that is made earlier could be
 /// closed as idle before it is used.
 pub(super) const MOST_LEAD: Duration = Duration::from_secs(1);
 /// The shortest: timers count in ms, and a task may wake some ms late.
 const LEAST_LEAD: Duration = Duration::from_millis(20);
+
+/// How often a call that waits for a concurrency permit looks for another way in which it can be made.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// How long before its instant a call should begin to make its callee ready, if that took `took` last: twice as long, from
 /// 20 ms to a second.
@@ -252,10 +255,15 @@ async fn wait<C: Caller, M: Callee<Error = C::Error>>(
             Admission::Queued(waiter) => {
                 caller.waits(waiter.bound_by, None)?;
                 callee.waits(None);
-                caller.notified(&waiter).await?;
                 let store = waiter.store.clone();
-                let answer = Box::pin(waiter.ask_again(caller.left())).await;
-                among_all(caller, &store, answer).await
+                let other = Box::pin(other_way(caller, &waiter)).await?;
+                match other {
+                    Some(other) => Ok(other),
+                    None => {
+                        let answer = Box::pin(waiter.ask_again(caller.left())).await;
+                        among_all(caller, &store, answer).await
+                    }
+                }
             }
             Admission::Refused(decision) => return Err(caller.refused(decision)),
         };
@@ -383,6 +391,33 @@ async fn among_all<C: Caller>(
             Box::pin(ask_among(store, &among, caller.left())).await
         }
         (answer, _) => answer,
+    }
+}
+
+/// Waits in a queue for a concurrency permit until the place is worth asking again for: then `None`. A call that can be made in
+/// several ways looks for a free permit of another one meanwhile, and leaves the queue of a limiter that is paused.
+async fn other_way<C: Caller>(
+    caller: &mut C,
+    waiter: &Waiter,
+) -> Result<Option<Admission>, C::Error> {
+    loop {
+        if caller.ways().is_none() {
+            caller.notified(waiter).await?;
+            return Ok(None);
+        }
+        tokio::select! {
+            biased;
+            done = caller.notified(waiter) => return done.map(|()| None),
+            () = sleep(LOOK) => {}
+        }
+        let Some(among) = caller.ways() else { continue };
+        let is_paused = waiter.store.pauses().get(&waiter.bound().key).is_some();
+        let budget = if is_paused { caller.left() } else { Duration::ZERO };
+        match ask_among(&waiter.store, &among, budget).await {
+            Ok(other @ Admission::Granted(_)) => return Ok(Some(other)),
+            Ok(other @ Admission::Queued(_)) => return Ok(Some(other)),
+            Ok(Admission::Refused(_)) | Err(_) => {}
+        }
     }
 }
 
