@@ -11,7 +11,8 @@ use crate::{
     config, limit,
     metrics::MoveReason,
     plan::{AccountSet, AllParked, OpenAccounts, RouteAccounts, Trial, open_ways},
-    store::{Alternatives, Question, Store},
+    store::{Alternatives, Checks, Entry, Question, Store},
+    throttle::Condition,
     upstream::{Pool, Target, Upload, headers},
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri, header::HOST};
@@ -141,7 +142,7 @@ impl<'h> RequestAccounts<'h> {
     }
 
     /// The question to the limiters of that account.
-    pub(super) fn checks(&self) -> Option<&'h crate::store::Checks> {
+    pub(super) fn checks(&self) -> Option<&'h Checks> {
         self.ways.map(|ways| ways.checks(self.chosen))
     }
 
@@ -263,7 +264,7 @@ impl<'h> RequestAccounts<'h> {
     /// Whether the status of an answer may say that the request has to leave its account.
     pub(super) fn concerns(&self, status: StatusCode) -> bool {
         let is_tried = self.trial.is_some();
-        let says = |condition: &crate::throttle::Condition| condition.has_status(status);
+        let says = |condition: &Condition| condition.has_status(status);
         is_tried || self.config.park.when.iter().any(says) || self.spills(status)
     }
 
@@ -295,7 +296,7 @@ impl<'h> RequestAccounts<'h> {
         let Some(trial) = self.trial.take() else { return };
         for check in self.route.plan.trust(trial.account.into()) {
             store.pauses().end(&check.key);
-            let asked = store.execute(crate::store::Entry::Forget { check });
+            let asked = store.execute(Entry::Forget { check });
             tokio::spawn(async move { drop(asked.get().await) });
         }
     }
