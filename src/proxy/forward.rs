@@ -77,17 +77,14 @@ impl<'a> Exchange<'a> {
             self.arrival.request.body_mut().look_ahead().await.map_err(spoilt)?;
         }
         let own: Option<Question>;
+        let mut accounts = None;
         let checks = match routed.fixed {
             Some(checks) => Some(checks),
             None => {
                 let headers = self.arrival.request.headers_mut();
                 headers::remove_alike(headers, &routed.policy.read_headers);
                 own = self.checks(routed).await?;
-                let accounts = self.open_accounts(routed, own.as_ref()).await?;
-                if let Some(accounts) = accounts {
-                    let sent = self.forward_among(routed, own.as_ref(), accounts, answer, others);
-                    return Box::pin(sent).await;
-                }
+                accounts = self.open_accounts(routed, own.as_ref()).await?;
                 own.as_ref().map(Question::first)
             }
         };
@@ -100,6 +97,9 @@ impl<'a> Exchange<'a> {
                 }
             }
         };
+        if let Some(accounts) = accounts {
+            return Box::pin(self.forward_among(routed, checks, accounts, read, answer)).await;
+        }
         let proxy = self.proxy;
         let own_pool = routed.pool.take();
         let upstream = own_pool.as_ref().unwrap_or(&proxy.0.upstreams[routed.policy.upstream]);
@@ -131,24 +131,14 @@ impl<'a> Exchange<'a> {
     async fn forward_among<'h>(
         &mut self,
         routed: &mut Routed<'a>,
-        question: Option<&'h Question>,
+        checks: Option<&'h Checks>,
         mut accounts: Box<RequestAccounts<'h>>,
+        read: Option<Box<PendingRead>>,
         answer: &mut Response<()>,
-        others: &OthersWaiting,
     ) -> Result<Body, Failure>
     where
         'a: 'h,
     {
-        let checks = question.map(Question::first);
-        let read = match &routed.policy.reads {
-            None => None,
-            Some(policy) => {
-                match Box::pin(self.begin_read(routed, policy, checks, answer, others)).await? {
-                    ReadStart::Answered(body) => return Ok(body),
-                    ReadStart::Asks(read) => read,
-                }
-            }
-        };
         let proxy = self.proxy;
         let (since, pools) = (self.record.started, &proxy.0.upstreams);
         let main = &pools[routed.policy.upstream];

@@ -403,7 +403,7 @@ async fn a_body_that_is_not_kept_stays_where_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_of_another_address_takes_what_the_others_cannot() {
+async fn an_account_of_another_address_takes_calls_that_others_cannot() {
     let (main, spare) = (vendor(&Verdicts::default()).await, vendor(&Verdicts::default()).await);
     let accounts = format!(
         "accounts:\n      - {{ name: main, headers: {{ authorization: 'Bearer m' }} }}\n      \

@@ -93,7 +93,7 @@ fn run(gateway: &Gateway, args: &[&str]) -> String {
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn the_page_shows_what_each_account_has_left(#[values(false, true)] is_redis: bool) {
+async fn the_page_shows_the_rest_of_each_account(#[values(false, true)] is_redis: bool) {
     let redis = is_redis.then(Redis::start);
     let store =
         redis.as_ref().map(|redis| format!("store: {{ url: \"{}\", timeout: 5s }}", redis.url()));
@@ -315,7 +315,7 @@ async fn a_rejected_account_is_parked_and_then_tried() {
     until_state(&gateway, "bot-1", "tried").await;
     let status = run(&gateway, &["status"]);
     assert!(status.contains("bot-1 of vendor: was parked; the next call tries it"), "{status}");
-    // An operator who has renewed the credentials need not wait for that call.
+    // An operator who has renewed the credentials ends the park at once.
     assert_eq!(change(&gateway, "DELETE", "", &[]).await.json()["unparked"], true);
     assert_eq!(named(&page(&gateway).await, "bot-1")["state"], "open");
 }

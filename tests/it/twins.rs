@@ -276,9 +276,10 @@ async fn compare(
                 // Some ways share a limiter, and some have two.
                 let way = |i: usize| Alternative {
                     id: 7 * i as u8,
-                    checks: match used[i] {
-                        true => [check(&rules, i, cost, true)].into(),
-                        false => [i, (i + 1) % 3].map(|i| check(&rules, i, cost, true)).into(),
+                    checks: if used[i] {
+                        [check(&rules, i, cost, true)].into()
+                    } else {
+                        [i, (i + 1) % 3].map(|i| check(&rules, i, cost, true)).into()
                     },
                     after: afters[i],
                 };
