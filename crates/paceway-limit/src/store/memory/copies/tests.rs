@@ -146,7 +146,8 @@ proptest! {
         let is_even = |rule: &Rule| rule.as_rate().is_some_and(is_calendar);
         let slot = |rule: &Rule| rule.as_rate().map_or(0, |rate| cost * rate.refill_time() / rate.capacity());
         let is_exact = !is_paused && !rules.iter().any(is_even);
-        let slot = if is_exact { 0 } else { rules.iter().map(slot).max().unwrap_or(0) };
+        // Working rates divide a microsecond: each call may be rounded to the next one, so five calls gave 4 µs more than a slot.
+        let slot = if is_exact { 0 } else { rules.iter().map(slot).max().unwrap_or(0) + i64::from(count) };
         prop_assert!((told.first - then.first).abs() <= slot, "{:?} {:?}", told, then);
         prop_assert!((told.last - then.last).abs() <= slot, "{:?} {:?}", told, then);
     }
