@@ -10,7 +10,7 @@ use crate::{
     metrics::Verdict,
     plan::{CheckOwner, RecentReason, RoutePolicy, Waiting},
     reads::{Lead, SlotKnown},
-    store::{Alternatives, Check, Checks, Decision, Source, StoreError},
+    store::{Alternatives, Check, Checks, Decision, Question, Source, StoreError},
 };
 use notes::{Times, is_logged};
 use std::{future::pending, sync::Arc, time::Duration};
@@ -130,11 +130,8 @@ impl<'r, 'p> Attempt<'r, 'p> {
         // A place in a queue is only of use to a call that waits.
         let budget = if self.checks.iter().any(Check::is_lease) { Duration::ZERO } else { budget };
         let store = &self.proxy.0.store;
-        let answer = match self.ways() {
-            Some(among) => limit::ask_among(store, &among, budget).await,
-            None => limit::ask(store, self.checks, budget).await,
-        };
-        let promised = match answer {
+        let question = self.ways().map_or_else(|| self.checks.into(), Question::Ways);
+        let promised = match limit::ask(store, question, budget).await {
             Ok(Admission::Granted(reservation)) => match reservation.paused() {
                 None => {
                     self.granted(&reservation);

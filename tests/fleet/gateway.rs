@@ -11,8 +11,8 @@ use paceway::{
     algorithm::{Grant, concurrency::Ticket, reserve::Part},
     limit::{self, Callee, Caller, Reservation, Waiter},
     store::{
-        Alternative, Alternatives, Answer, Check, Checks, Decision, Entry, Pause, Pauses, Reply,
-        Source, Store, StoreError,
+        Alternative, Alternatives, Answer, Check, Checks, Decision, Entry, Pause, Pauses, Question,
+        Reply, Source, Store, StoreError,
         batch::StoreMetrics,
         calls::Calls,
         failover::{self, Failover},
@@ -377,17 +377,13 @@ impl Callee for Awake<'_> {
 // === impl Unpaused ===
 
 impl Store for Unpaused {
-    fn choose(
+    fn decide(
         &self,
-        among: &Arc<Alternatives>,
+        question: &Question,
         budget: Micros,
         ticket: Option<Ticket>,
     ) -> Answer<Decision> {
-        self.store.choose(among, budget, ticket)
-    }
-
-    fn reserve(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
-        self.store.reserve(checks, budget, ticket)
+        self.store.decide(question, budget, ticket)
     }
 
     fn execute(&self, entry: Entry) -> Answer<Reply> {

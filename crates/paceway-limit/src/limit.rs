@@ -26,9 +26,10 @@ pub mod service;
 mod settlement;
 mod turn;
 mod waiter;
+mod ways;
 
 pub use acquired::Acquired;
-pub use ask::{Admission, ask, ask_among};
+pub use ask::{Admission, ask};
 pub use handle::{CostHandle, CostLimit, HandleError, KeyHandle, KeyLimit};
 pub use layer::{LimitLayer, LimitService};
 pub use limited_call::LimitedCall;

@@ -22,7 +22,7 @@ mod turn;
 pub mod redis;
 
 pub use crate::algorithm::fair::Turn;
-pub use alternatives::{Alternative, Alternatives, Question};
+pub use alternatives::{Alternative, Alternatives, Question, Way};
 pub use backend::{ABSENT, Backend, Beat, GONE, Heartbeat, Placement};
 pub use check::{Check, Checks, OnFailure, OnLoss, hash_tag};
 pub use entry::{Entry, Pause, Reply};
@@ -115,29 +115,27 @@ pub struct Decision {
 /// One call is one atomic step: it charges all enforcing checks, or none. An implementation passes the contract tests in
 /// `tests/it/contract.rs`.
 pub trait Store: Send + Sync + fmt::Debug {
-    /// Decides a request that may wait up to `budget` µs, and charges its limiters if it is admitted. `ticket` names the
-    /// request where it holds or awaits concurrency permits. A store that can be away applies each limiter's
-    /// [`OnFailure`] by itself.
+    /// Decides a request that may wait up to `budget` µs, and charges its limiters if it is admitted. Among
+    /// several ways it takes the one with the earliest slot, and charges the limiters of that alone. `ticket` names the request
+    /// where it holds or awaits concurrency permits. A store that can be away applies each limiter's [`OnFailure`] by itself.
     ///
     /// # Errors
     ///
     /// [`StoreError`] when the store gives no decision and a limiter says [`OnFailure::Reject`].
-    fn reserve(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision>;
+    fn decide(
+        &self,
+        question: &Question,
+        budget: Micros,
+        ticket: Option<Ticket>,
+    ) -> Answer<Decision>;
 
-    /// Decides a request that can be made in several ways as [`Self::reserve`] does: the way with the earliest slot is taken, and
-    /// its limiters alone are charged.
+    /// Decides a request with these limiters as [`Self::decide`] does.
     ///
     /// # Errors
     ///
-    /// As [`Self::reserve`].
-    fn choose(
-        &self,
-        among: &Arc<Alternatives>,
-        budget: Micros,
-        ticket: Option<Ticket>,
-    ) -> Answer<Decision> {
-        let entry = Entry::Choose { among: among.clone(), budget, ticket };
-        self.execute(entry).read(Reply::decision)
+    /// As [`Self::decide`].
+    fn reserve(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
+        self.decide(&Question::Checks(checks.clone()), budget, ticket)
     }
 
     /// Executes an entry that is no request's first question, no refund and no charge.

@@ -4,8 +4,8 @@ use super::{Reservation, Waiter, duration, micros};
 use crate::{
     algorithm::reserve::Part,
     store::{
-        Alternatives, Answer, Check, Checks, Covering, Decision, Doubt, PauseVersion, Question,
-        Source, Store, StoreError, calls::Callable,
+        Answer, Check, Checks, Covering, Decision, Doubt, PauseVersion, Question, Source, Store,
+        StoreError, calls::Callable,
     },
 };
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
@@ -32,19 +32,21 @@ pub enum Admission {
     Refused(Decision),
 }
 
-/// Asks once for all `checks` of a call that may wait up to `budget`. Either all limiters grant it, or none is charged.
+/// Asks once for the permits of a call that may wait up to `budget`: those of some checks, or of the way with the earliest slot. Either
+/// all limiters grant it, or none is charged.
 ///
 /// # Errors
 ///
 /// [`StoreError`] when the store gives no decision and the limiters' policy for that (`on_failure`) gives none either.
 pub async fn ask(
     store: &Arc<dyn Store>,
-    checks: &Checks,
+    question: impl Into<Question>,
     budget: Duration,
 ) -> Result<Admission, StoreError> {
+    let question = question.into();
     let needs = |check: &Check| check.is_lease() || check.turn.is_some();
-    let ticket = checks.iter().any(needs).then(|| store.calls().ticket());
-    ask_as(store, checks, budget, ticket).await
+    let ticket = question.all().iter().any(needs).then(|| store.calls().ticket());
+    ask_as(store, question, budget, ticket).await
 }
 
 /// Asks for permits at an earlier instant in place of `parts`, within the budget.
@@ -60,71 +62,31 @@ pub(super) async fn ask_instead(
 ) -> Result<Admission, StoreError> {
     let known = store.pauses().version();
     let decision = store.move_up(checks, parts, micros(budget)).get().await?;
-    Ok(admission(store, checks, budget, decision, known, None))
-}
-
-/// Asks once for the permits of a call that can be made in several ways, as [`ask`] does: the store takes the one with the earliest
-/// slot.
-///
-/// # Errors
-///
-/// As [`ask`].
-#[cold]
-pub async fn ask_among(
-    store: &Arc<dyn Store>,
-    among: &Arc<Alternatives>,
-    budget: Duration,
-) -> Result<Admission, StoreError> {
-    let needs = |check: &Check| check.is_lease() || check.turn.is_some();
-    let ticket = among.all().iter().any(needs).then(|| store.calls().ticket());
-    let asked = ticket.as_ref().map(|callable| callable.ticket);
-    let mut waiter = ticket.map(|ticket| Waiter::new(store, among.all(), ticket));
-    let known = store.pauses().version();
-    let decision = store.choose(among, micros(budget), asked).get().await?;
-    let checks = among.checks(decision.chosen);
-    if let Some(waiter) = &mut waiter {
-        waiter.checks = checks.clone();
-    }
-    Ok(admission(store, checks, budget, decision, known, waiter))
-}
-
-/// Asks a question as [`ask`] or [`ask_among`] does.
-///
-/// # Errors
-///
-/// As [`ask`].
-pub(super) async fn ask_for(
-    store: &Arc<dyn Store>,
-    question: &Question,
-    budget: Duration,
-) -> Result<Admission, StoreError> {
-    match question {
-        Question::Checks(checks) => ask(store, checks, budget).await,
-        Question::Ways(among) => ask_among(store, among, budget).await,
-    }
+    Ok(admission(store, checks.clone(), budget, decision, known, None))
 }
 
 async fn ask_as(
     store: &Arc<dyn Store>,
-    checks: &Checks,
+    question: Question,
     budget: Duration,
     ticket: Option<Callable>,
 ) -> Result<Admission, StoreError> {
     let asked = ticket.as_ref().map(|callable| callable.ticket);
-    let waiter = ticket.map(|ticket| Waiter::new(store, checks, ticket));
+    let waiter = ticket.map(|ticket| Waiter::new(store, question.all(), ticket));
     let known = store.pauses().version();
     // An answer that is known already needs no future.
-    let decision = match store.reserve(checks, micros(budget), asked) {
+    let decision = match store.decide(&question, micros(budget), asked) {
         Answer::Ready(decision) => decision?,
         answer => answer.get().await?,
     };
+    let checks = question.into_checks(&decision);
     Ok(admission(store, checks, budget, decision, known, waiter))
 }
 
 #[inline(always)]
 fn admission(
     store: &Arc<dyn Store>,
-    checks: &Checks,
+    checks: Checks,
     budget: Duration,
     decision: Decision,
     known: PauseVersion,
@@ -135,7 +97,7 @@ fn admission(
     {
         waiter.ask_at = Instant::now() + duration(queued.ask_after).min(budget);
         (waiter.bound_by, waiter.source) = (decision.bound_by, decision.source);
-        waiter.way = decision.chosen;
+        (waiter.checks, waiter.way) = (checks, decision.chosen);
         if let Some(callable) = &mut waiter.ticket {
             callable.ticket.deadline = queued.deadline;
         }
@@ -164,7 +126,7 @@ impl Reservation {
     ) -> Result<Admission, StoreError> {
         let (store, question) = (self.store.clone(), self.question(renewed));
         drop(self);
-        ask_for(&store, &question, budget).await
+        ask(&store, question, budget).await
     }
 
     /// Refunds everything, waits until no operator holds a limiter of the call, and asks again.
@@ -182,7 +144,7 @@ impl Reservation {
         let pauses = store.pauses();
         pauses.released(question.all()).await;
         let _turn = timeout(left(), pauses.turn()).await;
-        ask_for(&store, &question, left()).await
+        ask(&store, question, left()).await
     }
 
     /// Refunds everything, and asks again when other calls that do the same have refunded their permits, too: a slower limiter
@@ -206,7 +168,7 @@ impl Reservation {
         };
         // A call whose budget ends before its turn has its answer then.
         let _turn = timeout(left(), turn).await;
-        ask_for(&store, &question, left()).await
+        ask(&store, question, left()).await
     }
 
     /// The question that it asks again: about all that it was granted for, or `renewed`.
@@ -268,7 +230,7 @@ impl Reservation {
             let index = checks.iter().position(|check| check.key == leases[bound_by].key);
             index.unwrap_or(0)
         };
-        match ask_as(&self.store, &leases, budget, self.ticket.take()).await? {
+        match ask_as(&self.store, (&leases).into(), budget, self.ticket.take()).await? {
             Admission::Granted(held) => {
                 self.held = Some(Box::new(held));
                 Ok(Admission::Granted(self))
@@ -316,7 +278,7 @@ impl Waiter {
             return self.ask_apart(budget).await;
         }
         let (ticket, bound_by, moves) = (self.ticket.take(), self.bound_by, self.moves);
-        let mut admission = ask_as(&self.store, &self.checks, budget, ticket).await?;
+        let mut admission = ask_as(&self.store, (&self.checks).into(), budget, ticket).await?;
         if let Admission::Queued(waiter) = &mut admission {
             waiter.moves = moves + u32::from(waiter.bound_by != bound_by);
         }

@@ -84,7 +84,7 @@ impl Reservation {
     #[inline(always)]
     pub(super) fn new(
         store: &Arc<dyn Store>,
-        checks: &Checks,
+        checks: Checks,
         decision: Decision,
         known: PauseVersion,
         ticket: Option<Callable>,
@@ -92,7 +92,7 @@ impl Reservation {
         let wait = duration(decision.wait);
         let mut new = Self {
             store: store.clone(),
-            checks: checks.clone(),
+            checks,
             parts: decision.parts,
             at: Instant::now() + wait,
             wait,

@@ -8,8 +8,9 @@
 
 use super::{
     Reservation, Waiter,
-    ask::{Admission, ask, ask_among, ask_for},
+    ask::{Admission, ask},
     move_up::Moved,
+    ways::{among_all, other_way, question, take_way},
 };
 use crate::store::{
     Alternatives, Checks, Covering, Decision, Opening, Question, Store, StoreError,
@@ -20,16 +21,13 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 /// The longest time before its instant at which a call makes its callee ready. A connection that is made earlier could be
 /// closed as idle before it is used.
 pub(super) const MOST_LEAD: Duration = Duration::from_secs(1);
 /// The shortest: timers count in ms, and a task may wake some ms late.
 const LEAST_LEAD: Duration = Duration::from_millis(20);
-
-/// How often a call that waits for a concurrency permit looks for another way in which it can be made.
-const LOOK: Duration = Duration::from_millis(200);
 
 /// How long before its instant a call should begin to make its callee ready, if that took `took` last: twice as long, from
 /// 20 ms to a second.
@@ -197,10 +195,8 @@ pub async fn pace<C: Caller, M: Callee<Error = C::Error>>(
     caller: &mut C,
     callee: &mut M,
 ) -> Result<(Reservation, M::Ready), C::Error> {
-    let answer = match caller.ways() {
-        None => ask(store, checks, caller.left()).await,
-        Some(among) => Box::pin(ask_among(store, &among, caller.left())).await,
-    };
+    let first = caller.ways().map_or_else(|| checks.into(), Question::Ways);
+    let answer = ask(store, first, caller.left()).await;
     let admission = match answer {
         Ok(Admission::Granted(reservation)) if reservation.wait.is_zero() => {
             take_way(caller, callee, reservation.way);
@@ -310,7 +306,7 @@ async fn step<C: Caller, M: Callee<Error = C::Error>>(
                 Moved::Stays(reservation) => return Ok(NextStep::Waits(reservation)),
                 Moved::Unknown(store, checks) => {
                     let question = question(caller).unwrap_or(Question::Checks(checks));
-                    Box::pin(ask_for(&store, &question, caller.left())).await
+                    Box::pin(ask(&store, question, caller.left())).await
                 }
             }
         }
@@ -369,63 +365,6 @@ async fn pass_pause<C: Caller, M: Callee<Error = C::Error>>(
         biased;
         answer = Box::pin(again) => Ok(answer),
         error = caller.interrupted(covering.until) => Err(error),
-    }
-}
-
-/// The question of a call that asks for everything again; `None` if it is the one of before.
-fn question<C: Caller>(caller: &C) -> Option<Question> {
-    match caller.ways() {
-        Some(among) => Some(Question::Ways(among)),
-        None => caller.renewed().map(Question::Checks),
-    }
-}
-
-/// The answer to a call that may have asked for one of its ways alone: where that one is refused, all are asked.
-async fn among_all<C: Caller>(
-    caller: &C,
-    store: &Arc<dyn Store>,
-    answer: Result<Admission, StoreError>,
-) -> Result<Admission, StoreError> {
-    match (answer, caller.ways()) {
-        (Ok(Admission::Refused(_)), Some(among)) => {
-            Box::pin(ask_among(store, &among, caller.left())).await
-        }
-        (answer, _) => answer,
-    }
-}
-
-/// Waits in a queue for a concurrency permit until the place is worth asking again for: then `None`. A call that can be made in
-/// several ways looks for a free permit of another one meanwhile, and leaves the queue of a limiter that is paused.
-async fn other_way<C: Caller>(
-    caller: &mut C,
-    waiter: &Waiter,
-) -> Result<Option<Admission>, C::Error> {
-    loop {
-        if caller.ways().is_none() {
-            caller.notified(waiter).await?;
-            return Ok(None);
-        }
-        tokio::select! {
-            biased;
-            done = caller.notified(waiter) => return done.map(|()| None),
-            () = sleep(LOOK) => {}
-        }
-        let Some(among) = caller.ways() else { continue };
-        let is_paused = waiter.store.pauses().get(&waiter.bound().key).is_some();
-        let budget = if is_paused { caller.left() } else { Duration::ZERO };
-        match ask_among(&waiter.store, &among, budget).await {
-            Ok(other @ Admission::Granted(_)) => return Ok(Some(other)),
-            Ok(other @ Admission::Queued(_)) => return Ok(Some(other)),
-            Ok(Admission::Refused(_)) | Err(_) => {}
-        }
-    }
-}
-
-/// Shows the way that the store has taken, if there are several.
-fn take_way<C: Caller, M: Callee>(caller: &mut C, callee: &mut M, way: Option<u8>) {
-    if let Some(way) = way {
-        caller.takes(way);
-        callee.takes(way);
     }
 }
 

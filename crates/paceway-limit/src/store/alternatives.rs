@@ -1,7 +1,8 @@
 //! The ways in which one request can be made, such as with one of several accounts at a vendor. Decides nothing.
 
-use super::{Check, Checks, Decision};
+use super::{Checks, Decision};
 use crate::algorithm::Micros;
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// One way to make a request.
@@ -32,6 +33,17 @@ pub enum Question {
     Checks(Checks),
     /// The store chooses.
     Ways(Arc<Alternatives>),
+}
+
+/// One of the ways of a [`Question`].
+#[derive(Debug, Clone, Copy)]
+pub struct Way<'q> {
+    /// As [`Alternative::id`]; `None` for the only way.
+    pub id: Option<u8>,
+    /// Its limiters.
+    pub checks: &'q Checks,
+    /// As [`Alternative::after`].
+    pub after: Micros,
 }
 
 // === impl Alternatives ===
@@ -70,6 +82,18 @@ impl Alternatives {
 
 // === impl Question ===
 
+impl From<&Checks> for Question {
+    fn from(checks: &Checks) -> Self {
+        Self::Checks(checks.clone())
+    }
+}
+
+impl From<&Arc<Alternatives>> for Question {
+    fn from(among: &Arc<Alternatives>) -> Self {
+        Self::Ways(among.clone())
+    }
+}
+
 impl Question {
     /// The limiters that `decision` is about.
     pub fn checks_of(&self, decision: &Decision) -> &Checks {
@@ -87,8 +111,28 @@ impl Question {
         }
     }
 
+    /// The ways in the order in which a store looks at them.
+    pub fn ways(&self) -> SmallVec<[Way<'_>; 1]> {
+        match self {
+            Self::Checks(checks) => smallvec::smallvec![Way { id: None, checks, after: 0 }],
+            Self::Ways(among) => {
+                let ways = among.ways().iter();
+                ways.map(|way| Way { id: Some(way.id), checks: &way.checks, after: way.after })
+                    .collect()
+            }
+        }
+    }
+
+    /// The limiters that `decision` is about, taken out of the question.
+    pub fn into_checks(self, decision: &Decision) -> Checks {
+        match self {
+            Self::Checks(checks) => checks,
+            Self::Ways(among) => among.checks(decision.chosen).clone(),
+        }
+    }
+
     /// All limiters that a decision may be about.
-    pub fn all(&self) -> &[Check] {
+    pub fn all(&self) -> &Checks {
         match self {
             Self::Checks(checks) => checks,
             Self::Ways(among) => among.all(),

@@ -1,6 +1,6 @@
 //! The steps that a store executes in one call, and its reply to each. Every backend executes the same steps.
 
-use super::{Alternatives, Check, Checks, Decision, StoreError, TenantLevel};
+use super::{Alternatives, Check, Checks, Decision, Question, StoreError, TenantLevel};
 use crate::algorithm::{
     Grant, Level, Micros,
     concurrency::Ticket,
@@ -163,6 +163,14 @@ pub enum Reply {
 // === impl Entry ===
 
 impl Entry {
+    /// The step that decides a request.
+    pub(super) fn deciding(question: Question, budget: Micros, ticket: Option<Ticket>) -> Self {
+        match question {
+            Question::Checks(checks) => Self::Reserve { checks, budget, ticket },
+            Question::Ways(among) => Self::Choose { among, budget, ticket },
+        }
+    }
+
     /// The limiters that the step concerns: all of the request for [`Self::Reserve`], [`Self::Choose`], [`Self::Block`],
     /// [`Self::MoveUp`], [`Self::Confirm`] and [`Self::Leave`], otherwise one.
     pub fn checks(&self) -> &[Check] {

@@ -15,8 +15,8 @@ pub(super) use grants::{DuePermits, charges};
 pub use process::Process;
 
 use super::{
-    Alternative, Alternatives, Answer, Backend, BoxFuture, Check, Checks, Decision, Entry,
-    OnFailure, Pause, Pauses, Reply, Share, Source, Store, StoreAdmin, StoreError,
+    Answer, Backend, BoxFuture, Check, Checks, Decision, Entry, OnFailure, Pause, Pauses, Question,
+    Reply, Share, Source, Store, StoreAdmin, StoreError, Way,
     batch::{Batched, StoreMetrics},
     calls::Calls,
     health::Member,
@@ -80,34 +80,15 @@ impl Failover {
     }
 
     /// Asks the store, with the limiters' `on_failure` as the fallback.
-    fn ask(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
+    fn ask(&self, question: &Question, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
         if let Some(ticket) = ticket {
             let health = &self.process.health;
-            health.known.permits.asks(checks, ticket, health.pace.most());
+            health.known.permits.asks(question.all(), ticket, health.pace.most());
         }
-        let (process, asked, of) = (self.process.clone(), Instant::now(), checks.clone());
-        self.store.reserve_or(checks, budget, ticket, move |error| {
+        let (process, asked, of) = (self.process.clone(), Instant::now(), question.clone());
+        self.store.decide_or(question.clone(), budget, ticket, move |error| {
             let waited = i64::try_from(asked.elapsed().as_micros()).unwrap_or(i64::MAX);
             process.decide_without(error, &of, budget.saturating_sub(waited).max(0), ticket)
-        })
-    }
-
-    /// Asks the store for the best of several ways, with the limiters' `on_failure` as the fallback.
-    fn ask_among(
-        &self,
-        among: &Arc<Alternatives>,
-        budget: Micros,
-        ticket: Option<Ticket>,
-    ) -> Answer<Decision> {
-        if let Some(ticket) = ticket {
-            let health = &self.process.health;
-            health.known.permits.asks(among.all(), ticket, health.pace.most());
-        }
-        let (process, asked, of) = (self.process.clone(), Instant::now(), among.clone());
-        self.store.choose_or(among, budget, ticket, move |error| {
-            let waited = i64::try_from(asked.elapsed().as_micros()).unwrap_or(i64::MAX);
-            let left = budget.saturating_sub(waited).max(0);
-            process.choose_without(error, &of, left, ticket)
         })
     }
 
@@ -117,42 +98,20 @@ impl Failover {
 }
 
 impl Store for Failover {
-    fn reserve(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
-        let Process { health, local, .. } = &*self.process;
-        if health.is_closed() && !local.decides(checks) {
-            return self.ask(checks, budget, ticket);
-        }
-        if checks.iter().any(rejects) {
-            return Answer::Ready(Err(StoreError::NotConnected));
-        }
-        let held = self.process.held(checks);
-        match held {
-            Some(HeldBy { index, left }) if left > budget => {
-                Answer::Ready(Ok(Decision::paused(index, left)))
-            }
-            _ => match local.reserve_unasked(health, checks, budget, ticket) {
-                Ok(decision) => Answer::Ready(Ok(passed(checks, decision, held))),
-                Err(IsBack) => self.ask(checks, budget, ticket),
-            },
-        }
-    }
-
-    fn choose(
+    fn decide(
         &self,
-        among: &Arc<Alternatives>,
+        question: &Question,
         budget: Micros,
         ticket: Option<Ticket>,
     ) -> Answer<Decision> {
         let Process { health, local, .. } = &*self.process;
-        if health.is_closed() && !local.decides(among.all()) {
-            return self.ask_among(among, budget, ticket);
+        if health.is_closed() && !local.decides(question.all()) {
+            return self.ask(question, budget, ticket);
         }
-        if among.checks(None).iter().any(rejects) {
-            return Answer::Ready(Err(StoreError::NotConnected));
-        }
-        match self.process.choose_here(among, budget, ticket, true) {
-            Ok(decision) => Answer::Ready(Ok(decision)),
-            Err(IsBack) => self.ask_among(among, budget, ticket),
+        match self.process.decide_here(question, budget, ticket, true) {
+            Ok(Some(decision)) => Answer::Ready(Ok(decision)),
+            Ok(None) => Answer::Ready(Err(StoreError::NotConnected)),
+            Err(IsBack) => self.ask(question, budget, ticket),
         }
     }
 
@@ -277,74 +236,49 @@ impl Process {
     fn decide_without(
         &self,
         error: StoreError,
-        checks: &Checks,
+        question: &Question,
         budget: Micros,
         ticket: Option<Ticket>,
     ) -> Result<Decision, StoreError> {
-        if error.is_of_a_key() || checks.iter().any(rejects) {
+        if error.is_of_a_key() || question.ways().iter().all(|way| way.checks.iter().any(rejects)) {
             return Err(error);
         }
         if let Some(ticket) = ticket {
-            self.health.known.permits.refused(checks, ticket);
+            self.health.known.permits.refused(question.all(), ticket);
         }
-        let held = self.held(checks);
-        if let Some(HeldBy { index, left }) = held
-            && left > budget
-        {
-            return Ok(Decision::paused(index, left));
-        }
-        let decision = self.local.reserve(&self.health, checks, budget, ticket);
-        Ok(passed(checks, decision, held))
+        self.decide_here(question, budget, ticket, false).ok().flatten().ok_or(error)
     }
 
-    /// Decides a request that can be made in several ways as [`Self::decide_without`] does.
+    /// Decides a request by the limiters' `on_failure`: `None` where these refuse it. A way that a pause holds for longer than the
+    /// budget is taken only where all are.
     ///
     /// # Errors
     ///
-    /// As [`Self::decide_without`].
-    fn choose_without(
+    /// [`IsBack`] when the store answers again which was not asked about this request because it was away (`is_unasked`).
+    fn decide_here(
         &self,
-        error: StoreError,
-        among: &Alternatives,
-        budget: Micros,
-        ticket: Option<Ticket>,
-    ) -> Result<Decision, StoreError> {
-        if error.is_of_a_key() || among.checks(None).iter().any(rejects) {
-            return Err(error);
-        }
-        if let Some(ticket) = ticket {
-            self.health.known.permits.refused(among.all(), ticket);
-        }
-        self.choose_here(among, budget, ticket, false).map_err(|IsBack| error)
-    }
-
-    /// Decides a request that can be made in several ways by the limiters' `on_failure`. A way that a pause holds for longer than
-    /// the budget is taken only where all are.
-    ///
-    /// # Errors
-    ///
-    /// [`IsBack`] when the store answers again; never for a request that it `is_unasked` about.
-    fn choose_here(
-        &self,
-        among: &Alternatives,
+        question: &Question,
         budget: Micros,
         ticket: Option<Ticket>,
         is_unasked: bool,
-    ) -> Result<Decision, IsBack> {
-        let left = |way: &Alternative| self.held(&way.checks).map_or(0, |held| held.left);
-        let ways = among.ways().iter();
-        let open: Vec<_> = ways.clone().filter(|way| left(way) <= budget).collect();
-        if open.is_empty() {
-            let first = ways.min_by_key(|way| left(way)).unwrap_or(&among.ways()[0]);
-            let held = self.held(&first.checks).unwrap_or(HeldBy { index: 0, left: 0 });
-            let decision = Decision::paused(held.index, held.left);
-            return Ok(Decision { chosen: Some(first.id), ..decision });
+    ) -> Result<Option<Decision>, IsBack> {
+        let mut ways = question.ways();
+        ways.retain(|way| !way.checks.iter().any(rejects));
+        let paused = |way: &Way<'_>| self.held(way.checks).filter(|held| held.left > budget);
+        let first = ways.iter().filter_map(|way| Some((paused(way)?, way.id)));
+        let first = first.min_by_key(|(held, _)| held.left);
+        ways.retain(|way| paused(way).is_none());
+        if ways.is_empty() {
+            return Ok(first.map(|(held, chosen)| Decision {
+                chosen,
+                ..Decision::paused(held.index, held.left)
+            }));
         }
-        let decision = self.local.choose(&self.health, &open, budget, ticket, is_unasked)?;
-        let chosen = decision.as_ref().map_or(Some(open[0].id), |decision| decision.chosen);
-        let checks = among.checks(chosen);
-        let decision = passed(checks, decision, self.held(checks));
-        Ok(Decision { chosen, ..decision })
+        let decision = self.local.decide(&self.health, &ways, budget, ticket, is_unasked)?;
+        let chosen = decision.as_ref().and_then(|decision| decision.chosen);
+        let way = ways.iter().find(|way| way.id == chosen).unwrap_or(&ways[0]);
+        let decision = passed(way.checks, decision, self.held(way.checks));
+        Ok(Some(Decision { chosen: way.id, ..decision }))
     }
 
     /// How long a pause still holds a request among those of its limiters that are not decided here. They let requests pass,

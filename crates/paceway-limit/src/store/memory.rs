@@ -201,6 +201,7 @@ impl MemoryStore {
         }
     }
 
+    #[inline]
     pub(super) fn decide_at(
         &self,
         now: Micros,

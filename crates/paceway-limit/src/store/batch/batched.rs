@@ -7,9 +7,8 @@ use super::{
 use crate::{
     algorithm::{Micros, concurrency::Ticket, reserve},
     store::{
-        Alternatives, Answer, Backend, BoxFuture, Check, Checks, Decision, Entry, Pause, Pauses,
-        Question, Reply, Source, Store, StoreAdmin, StoreError, calls::Calls, health::Member,
-        settlement,
+        Answer, Backend, BoxFuture, Check, Checks, Decision, Entry, Pause, Pauses, Question, Reply,
+        Source, Store, StoreAdmin, StoreError, calls::Calls, health::Member, settlement,
     },
 };
 use ahash::RandomState;
@@ -61,38 +60,22 @@ impl Batched {
         self.callee.set_spends_late();
     }
 
-    /// Decides a request as [`Store::reserve`] does. If the store gives no decision, `otherwise` decides.
-    pub(in crate::store) fn reserve_or(
+    /// Decides a request as [`Store::decide`] does. If the store gives no decision, `otherwise` decides.
+    pub(in crate::store) fn decide_or(
         &self,
-        checks: &Checks,
+        question: Question,
         budget: Micros,
         ticket: Option<Ticket>,
         otherwise: impl FnOnce(StoreError) -> Result<Decision, StoreError> + Send + 'static,
     ) -> Answer<Decision> {
-        let queue = self.queue(&checks[0].key);
-        if let Some(decision) = self.callee.blocks.enter(checks, ticket, queue.is_idle()) {
+        let queue = self.queue(&question.all()[0].key);
+        if let Question::Checks(checks) = &question
+            && let Some(decision) = self.callee.blocks.enter(checks, ticket, queue.is_idle())
+        {
             return Answer::Ready(Ok(decision));
         }
-        let entry = Entry::Reserve { checks: checks.clone(), budget, ticket };
-        let reply = PendingReply::new(queue.ask(entry));
-        let reply = reply.deciding(queue, Question::Checks(checks.clone()), ticket);
-        Answer::Later(Box::pin(async move {
-            reply.await.and_then(|reply| reply.read(Reply::decision)).or_else(otherwise)
-        }))
-    }
-
-    /// Decides a request as [`Store::choose`] does. If the store gives no decision, `otherwise` decides.
-    pub(in crate::store) fn choose_or(
-        &self,
-        among: &Arc<Alternatives>,
-        budget: Micros,
-        ticket: Option<Ticket>,
-        otherwise: impl FnOnce(StoreError) -> Result<Decision, StoreError> + Send + 'static,
-    ) -> Answer<Decision> {
-        let queue = self.queue(&among.all()[0].key);
-        let entry = Entry::Choose { among: among.clone(), budget, ticket };
-        let reply = PendingReply::new(queue.ask(entry));
-        let reply = reply.deciding(queue, Question::Ways(among.clone()), ticket);
+        let entry = Entry::deciding(question.clone(), budget, ticket);
+        let reply = PendingReply::new(queue.ask(entry)).deciding(queue, question, ticket);
         Answer::Later(Box::pin(async move {
             reply.await.and_then(|reply| reply.read(Reply::decision)).or_else(otherwise)
         }))
@@ -120,17 +103,13 @@ impl Batched {
 }
 
 impl Store for Batched {
-    fn reserve(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
-        self.reserve_or(checks, budget, ticket, Err)
-    }
-
-    fn choose(
+    fn decide(
         &self,
-        among: &Arc<Alternatives>,
+        question: &Question,
         budget: Micros,
         ticket: Option<Ticket>,
     ) -> Answer<Decision> {
-        self.choose_or(among, budget, ticket, Err)
+        self.decide_or(question.clone(), budget, ticket, Err)
     }
 
     fn execute(&self, entry: Entry) -> Answer<Reply> {

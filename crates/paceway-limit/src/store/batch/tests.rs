@@ -303,8 +303,8 @@ async fn each_caller_gets_its_error_after_its_own_timeout() {
 #[test]
 fn waiters_get_an_error_when_the_calling_runtime_ends() {
     let runtime = || {
-        let builder = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        builder.expect("a runtime")
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_time().start_paused(true).build().expect("a runtime")
     };
     let (far, store) = far();
     far.0.hangs.store(true, SeqCst);

@@ -16,7 +16,7 @@ use crate::{
     },
     store::{
         Alternative, Alternatives, Check, Checks, Decision, Entry, OnFailure, Pause, Reply, Share,
-        Source,
+        Source, Way,
         calls::{self, Calls},
         health::Health,
     },
@@ -68,129 +68,49 @@ impl LocalStore {
         !self.is_empty() && self.state.lock().as_ref().is_some_and(|state| state.decides(checks))
     }
 
-    /// Decides a request that the store was not asked for because it is away; `None` when no limiter of it is decided
-    /// here.
-    ///
-    /// # Errors
-    ///
-    /// [`IsBack`] when the store answers again since the caller looked, and has been charged. A new local state would start
-    /// from the level before the outage, and grant the same permits twice.
-    pub(super) fn reserve_unasked(
-        &self,
-        health: &Health,
-        checks: &Checks,
-        budget: Micros,
-        ticket: Option<Ticket>,
-    ) -> Result<Option<Decision>, IsBack> {
-        if !checks.iter().any(is_own) {
-            return Ok(None);
-        }
-        let mut state = self.state.lock();
-        if health.is_closed() && !state.as_ref().is_some_and(|state| state.decides(checks)) {
-            return Err(IsBack);
-        }
-        Ok(self.reserve_in(&mut state, health, checks, budget, ticket))
-    }
-
     /// Decides a request by the best of these `ways`; `None` when no limiter of it is decided here. If it `is_unasked`, the store was
     /// not asked because it is away.
     ///
     /// # Errors
     ///
-    /// As [`Self::reserve_unasked`].
-    pub(super) fn choose(
+    /// [`IsBack`] when the store, which was not asked, answers again since the caller looked, and has been charged. A new local state
+    /// would start from the level before the outage, and grant the same permits twice.
+    pub(super) fn decide(
         &self,
         health: &Health,
-        ways: &[&Alternative],
+        ways: &[Way<'_>],
         budget: Micros,
         ticket: Option<Ticket>,
         is_unasked: bool,
     ) -> Result<Option<Decision>, IsBack> {
+        // Without such a limiter, the request does not wait for the lock that all workers share.
         if !ways.iter().any(|way| way.checks.iter().any(is_own)) {
             return Ok(None);
         }
         let mut slot = self.state.lock();
-        let decides = |state: &LocalState| ways.iter().any(|way| state.decides(&way.checks));
+        let decides = |state: &LocalState| ways.iter().any(|way| state.decides(way.checks));
         if is_unasked && health.is_closed() && !slot.as_ref().is_some_and(decides) {
             return Err(IsBack);
         }
         let state = self.open(&mut slot, health);
-        state.grow(health.gateways());
-        let now = state.now();
-        let shares = (0..).zip(ways).map(|(id, way)| {
-            let own = way.checks.iter().filter(|check| is_own(check));
-            let checks = own.map(|check| state.begin(health, check, now)).collect();
-            Alternative { id, checks, after: way.after }
-        });
-        let shares = Alternatives::new(shares.collect());
-        let ticket_here = ticket.map(calls::here);
-        let chosen = shares.map_or(0, |own| state.earliest(now, &own, budget, ticket_here));
-        let way = ways[chosen];
-        let decision = self.reserve_in(&mut slot, health, &way.checks, budget, ticket);
-        Ok(decision.map(|decision| Decision { chosen: Some(way.id), ..decision }))
-    }
-
-    /// Decides a request by those of its limiters that are decided here; `None` when there are none.
-    pub(super) fn reserve(
-        &self,
-        health: &Health,
-        checks: &Checks,
-        budget: Micros,
-        ticket: Option<Ticket>,
-    ) -> Option<Decision> {
-        // Without such a limiter, the request does not wait for the lock that all workers share.
-        if !checks.iter().any(is_own) {
-            return None;
-        }
-        self.reserve_in(&mut self.state.lock(), health, checks, budget, ticket)
-    }
-
-    fn reserve_in(
-        &self,
-        state: &mut Option<LocalState>,
-        health: &Health,
-        checks: &Checks,
-        budget: Micros,
-        ticket: Option<Ticket>,
-    ) -> Option<Decision> {
-        let state = self.open(state, health);
         // A late heartbeat may report more gateways during the outage. A smaller number counts after it.
         state.grow(health.gateways());
         let now = state.now();
-        let own: Vec<usize> = (0..checks.len()).filter(|i| is_own(&checks[*i])).collect();
-        let shares: Checks = own.iter().map(|i| state.begin(health, &checks[*i], now)).collect();
-        let ticket = ticket.map(calls::here);
-        let entry = Entry::Reserve { checks: shares.clone(), budget, ticket };
-        let Reply::Decision(mut decision) = state.run(now, entry) else { return None };
-        decision.source = Source::Local;
-        if let Some(queued) = &mut decision.queued {
-            let after = state.known_after(&shares[decision.bound_by], now);
-            queued.ask_after = after.map_or(queued.ask_after, |after| after.min(queued.ask_after));
-        }
-        if decision.admitted {
-            health.note_grant();
-            let mut parts: Parts = checks.iter().map(unasked).collect();
-            for ((i, share), part) in own.iter().zip(shares.iter()).zip(&decision.parts) {
-                parts[*i] = *part;
-                let Some(limiter) = state.limiter(&share.key).filter(|_| part.at >= 0) else {
-                    continue;
-                };
-                match (&limiter.check.algorithm, &share.algorithm) {
-                    (Rule::Permits(whole), _) => {
-                        let Some(ticket) = ticket else { continue };
-                        let permit = limiter.permits.take(whole, ticket, now);
-                        parts[*i].grant = permit.grant();
-                    }
-                    (_, Rule::Rate(rate)) => {
-                        limiter.grants.add(rate, now, *part, share.cost);
-                    }
-                    _ => {}
-                }
+        let way = match ways {
+            [only] => only,
+            _ => {
+                let shares = (0..).zip(ways).map(|(id, way)| {
+                    let own = way.checks.iter().filter(|check| is_own(check));
+                    let checks = own.map(|check| state.begin(health, check, now)).collect();
+                    Alternative { id, checks, after: way.after }
+                });
+                let shares = Alternatives::new(shares.collect());
+                let ticket = ticket.map(calls::here);
+                &ways[shares.map_or(0, |own| state.earliest(now, &own, budget, ticket))]
             }
-            decision.parts = parts;
-        }
-        decision.bound_by = own[decision.bound_by];
-        Some(decision)
+        };
+        let decision = reserve_in(state, health, way.checks, budget, ticket);
+        Ok(decision.map(|decision| Decision { chosen: way.id, ..decision }))
     }
 
     fn open<'b>(&self, state: &'b mut Option<LocalState>, health: &Health) -> &'b mut LocalState {
@@ -345,4 +265,49 @@ impl LocalStore {
             state.restore(debt);
         }
     }
+}
+
+/// Decides a request by those of its limiters that are decided here; `None` when there are none.
+fn reserve_in(
+    state: &mut LocalState,
+    health: &Health,
+    checks: &Checks,
+    budget: Micros,
+    ticket: Option<Ticket>,
+) -> Option<Decision> {
+    let now = state.now();
+    let own: Vec<usize> = (0..checks.len()).filter(|i| is_own(&checks[*i])).collect();
+    let shares: Checks = own.iter().map(|i| state.begin(health, &checks[*i], now)).collect();
+    let ticket = ticket.map(calls::here);
+    let entry = Entry::Reserve { checks: shares.clone(), budget, ticket };
+    let Reply::Decision(mut decision) = state.run(now, entry) else { return None };
+    decision.source = Source::Local;
+    if let Some(queued) = &mut decision.queued {
+        let after = state.known_after(&shares[decision.bound_by], now);
+        queued.ask_after = after.map_or(queued.ask_after, |after| after.min(queued.ask_after));
+    }
+    if decision.admitted {
+        health.note_grant();
+        let mut parts: Parts = checks.iter().map(unasked).collect();
+        for ((i, share), part) in own.iter().zip(shares.iter()).zip(&decision.parts) {
+            parts[*i] = *part;
+            let Some(limiter) = state.limiter(&share.key).filter(|_| part.at >= 0) else {
+                continue;
+            };
+            match (&limiter.check.algorithm, &share.algorithm) {
+                (Rule::Permits(whole), _) => {
+                    let Some(ticket) = ticket else { continue };
+                    let permit = limiter.permits.take(whole, ticket, now);
+                    parts[*i].grant = permit.grant();
+                }
+                (_, Rule::Rate(rate)) => {
+                    limiter.grants.add(rate, now, *part, share.cost);
+                }
+                _ => {}
+            }
+        }
+        decision.parts = parts;
+    }
+    decision.bound_by = own[decision.bound_by];
+    Some(decision)
 }

@@ -9,6 +9,7 @@ mod permits;
 mod returns;
 mod slow;
 mod support;
+mod ways;
 
 use super::*;
 use crate::{
@@ -261,7 +262,7 @@ async fn a_caller_that_saw_an_outage_uses_the_returned_store() {
     let checks = bucket(4, SHARE);
     let Process { local, health, .. } = &*failover.process;
     let decides = || {
-        let decision = local.reserve_unasked(health, &checks, 0, None)?;
+        let decision = local.decide(health, &Question::from(&checks).ways(), 0, None, true)?;
         Ok(decision.map(|decision| decision.admitted))
     };
     settled().await;
@@ -383,7 +384,7 @@ async fn limiters_that_allow_during_an_outage_take_no_permits() {
     // A foreign value is about its key, whatever the policy.
     let foreign = StoreError::Foreign("k".into());
     assert_eq!(
-        failover.process.decide_without(foreign.clone(), &[lax].into(), 0, None),
+        failover.process.decide_without(foreign.clone(), &Question::Checks([lax].into()), 0, None),
         Err(foreign)
     );
 }

@@ -5,15 +5,25 @@ use crate::{
     algorithm::{Micros, concurrency::Ticket, reserve},
     store::{
         Answer, Backend, BoxFuture, Check, Checks, Decision, Entry, Note, NoteChange, Pause,
-        Pauses, Reply, ScanPlace, ScanStep, Source, StateCopy, Store, StoreAdmin, StoreError,
-        batch::releases, calls::Calls, settlement,
+        Pauses, Question, Reply, ScanPlace, ScanStep, Source, StateCopy, Store, StoreAdmin,
+        StoreError, batch::releases, calls::Calls, settlement,
     },
 };
 use std::sync::Arc;
 
 impl Store for MemoryStore {
-    fn reserve(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
-        Answer::Ready(Ok(self.decide_at(self.now(), checks, budget, ticket)))
+    #[inline]
+    fn decide(
+        &self,
+        question: &Question,
+        budget: Micros,
+        ticket: Option<Ticket>,
+    ) -> Answer<Decision> {
+        let now = self.now();
+        Answer::Ready(Ok(match question {
+            Question::Checks(checks) => self.decide_at(now, checks, budget, ticket),
+            Question::Ways(among) => self.choose_at(now, among, budget, ticket),
+        }))
     }
 
     fn execute(&self, entry: Entry) -> Answer<Reply> {

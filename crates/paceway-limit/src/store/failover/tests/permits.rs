@@ -168,7 +168,8 @@ async fn calls_that_await_the_store_count_as_permits() {
         tickets[..3].iter().map(|it| failover.reserve(&checks, 0, Some(it.ticket))).collect();
     let alone = |i: usize| {
         let ticket = Some(tickets[i].ticket);
-        let decided = failover.process.decide_without(StoreError::Timeout, &checks, 0, ticket);
+        let decided =
+            failover.process.decide_without(StoreError::Timeout, &(&checks).into(), 0, ticket);
         decided.expect("a decision").admitted
     };
     assert_eq!((alone(3), alone(4)), (true, false));
