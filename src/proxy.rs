@@ -54,6 +54,8 @@ pub(crate) use request_id::X_REQUEST_ID;
 pub use request_json::json_body;
 pub use respond::Ending;
 pub(crate) use respond::{Replied, put_head};
+#[cfg(fuzzing)]
+pub use settling::fuzzing;
 pub(crate) use tunnel_record::{TunnelBytes, TunnelRecord};
 
 use crate::{

@@ -4,6 +4,8 @@
 mod decisions;
 mod ext_authz;
 mod forward_auth;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod original;
 pub(crate) mod permits;
 mod rate_limit;

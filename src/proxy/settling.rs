@@ -3,6 +3,8 @@
 //! read on, within bounds, so that no caller leaves a call unpaid.
 
 mod events;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 
 use super::Body;
 use crate::{

@@ -1,10 +1,13 @@
 //! Envoy's filter `ext_authz` over gRPC: the attributes of a call describe a request, and the answer comes when the slot of that
 //! request has come. The route, its limiters and the loop that waits are those of the data plane.
 
+#[cfg(fuzzing)]
+pub(super) mod fuzzing;
 mod messages;
 
 use super::{
     ServiceCall,
+    original::origin_form,
     slot::{PACEWAY_LEASE, SlotHeaders, take_slot},
     unary::{AddedHeader, UnaryMethod, answer_call, text},
 };
@@ -105,8 +108,8 @@ fn restore(http: HttpAttributes) -> Result<Request<FullBody>, Failure> {
     *request.method_mut() = Method::from_bytes(http.method.as_bytes())
         .map_err(|_| bad("the attributes name no method"))?;
     let target = Uri::try_from(http.path).map_err(|_| bad("the attributes name no target"))?;
-    let target = target.into_parts().path_and_query;
-    *request.uri_mut() = target.ok_or_else(|| bad("the attributes name no path"))?.into();
+    *request.uri_mut() =
+        origin_form(target).ok_or_else(|| bad("the attributes name no path"))?.into();
     let headers = request.headers_mut();
     let mut add = |name: &str, value: &[u8]| {
         // Envoy writes the method, the path and the host of HTTP/2 as fields, too.

@@ -79,14 +79,22 @@ pub(super) fn restore<B>(
         let method = Method::from_bytes(method.as_bytes());
         *request.method_mut() = method.map_err(|_| bad("the original method is no method"))?;
     }
-    set(request, target.into_parts().path_and_query, host)
+    set(request, origin_form(target), host)
+}
+
+/// The path and the query of a target; `None` for an authority alone. `http` keeps no path of `http://h#a`, which is that of the root
+/// (RFC 9110 section 4.2.3).
+pub(super) fn origin_form(target: Uri) -> Option<PathAndQuery> {
+    let target = target.into_parts().path_and_query?;
+    // It is written with the `/` that its text lacks.
+    PathAndQuery::try_from(target.to_string()).ok()
 }
 
 /// Removes the prefix of a call that is itself the original request.
 fn itself<B>(request: &mut Request<B>, prefix: &str) -> Result<(), Failure> {
     let own = request.uri().authority().map(|authority| authority.as_str());
     let host = own.and_then(|own| HeaderValue::from_str(own).ok());
-    let target = request.uri().path_and_query().cloned();
+    let target = origin_form(request.uri().clone());
     let target =
         match (target, prefix) {
             (target, "") => target,
@@ -185,6 +193,9 @@ mod tests {
     #[case::nginx(&[("x-original-uri", "/a"), ("x-original-method", "PUT")], Some("PUT /a own"))]
     #[case::ingress_nginx(&[("x-original-url", "https://h/a?b"), ("x-original-method", "GET")], Some("GET /a?b h"))]
     #[case::absolute(&[("x-original-uri", "http://h/a")], Some("GET /a h"))]
+    #[case::absolute_without_a_path(&[("x-original-uri", "http://h")], Some("GET / h"))]
+    #[case::absolute_with_a_query_alone(&[("x-forwarded-uri", "http://h?a=b")], Some("GET /?a=b h"))]
+    #[case::absolute_with_a_fragment_alone(&[("x-original-url", "http://h#a")], Some("GET / h"))]
     #[case::a_caller_of_nginx_names_a_host(&[("x-original-uri", "/a"), ("x-forwarded-host", "evil")], Some("GET /a own"))]
     #[case::a_caller_of_nginx_names_a_method(
         &[("x-original-uri", "/a"), ("x-original-method", "PUT"), ("x-forwarded-method", "GET")],

@@ -1,6 +1,8 @@
 //! Envoy's rate limit service: a call describes a request by descriptors, and the answer comes when the slot has come. Each
 //! descriptor that the configuration matches has the limiters and the budget of its entry, which is a route without paths.
 
+#[cfg(fuzzing)]
+pub(super) mod fuzzing;
 mod messages;
 
 use super::{

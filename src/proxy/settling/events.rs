@@ -6,7 +6,7 @@ use memchr::memchr2;
 use std::mem;
 
 /// The most bytes of one line and of the data of one event, 64 KiB. Longer ones are passed over.
-const MOST: usize = 64 << 10;
+pub(super) const MOST: usize = 64 << 10;
 /// The data of the event after which a client of a language model stops reading.
 const DONE: &[u8] = b"[DONE]";
 

@@ -50,6 +50,16 @@ fn raw_headers_keep_bytes_and_count() {
     assert_eq!(values, [b"\xff", b"b"]);
 }
 
+/// An empty path is the root (RFC 9110 section 4.2.3).
+#[rstest]
+#[case::a_host("http://api.test", "/")]
+#[case::a_query("http://api.test?q=1", "/?q=1")]
+#[case::a_fragment("http://api.test#a", "/")]
+fn a_target_without_a_path_is_the_root(#[case] target: &str, #[case] expected: &str) {
+    let request = restore(described("GET", target, &[])).expect("a request");
+    assert_eq!((request.uri().to_string().as_str(), request.uri().path()), (expected, "/"));
+}
+
 #[rstest]
 #[case::nothing("", "")]
 #[case::no_method("", "/")]
