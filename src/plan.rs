@@ -25,7 +25,7 @@ mod waiting;
 mod working_rate;
 
 pub(crate) use accounts::{
-    AccountSet, AccountsPlan, AllParked, OpenAccounts, RouteAccounts, Trial, open_ways, ways,
+    AccountSet, AccountsPlan, AllParked, OpenAccounts, RouteAccounts, Trial, open_ways, question,
 };
 pub(crate) use counters::LimiterCounters;
 pub use counters::WorkerCounters;
@@ -178,19 +178,17 @@ impl Plan {
             .collect();
         let kept_answers = KeptReads::new(&config, previous);
         let accounts = AccountsPlan::of_all(&config, prefix, previous);
-        let RoutePolicies { policies, counted } =
-            RoutePolicies::new(&config, &limiters, &accounts, &kept_answers);
-        let counters = |_| {
-            let fixed = policies.iter().map(|policies| policies.fixed(&limiters)).collect();
-            WorkerCounters::new(&counted, fixed, limiters.len(), config.upstreams.len())
-        };
+        let routes = RoutePolicies::new(&config, &limiters, &accounts, &kept_answers);
+        let workers = 0..config.workers.get();
+        let counters = workers.map(|_| routes.counters(&config, &limiters)).collect();
+        let RoutePolicies { policies, counted } = routes;
         let routes = config.routes.iter().map(RouteMetrics::new);
         let upstreams = config.upstreams.iter();
         let heard = |name: &str| previous.upstream(name).map(|(plan, i)| plan.heard[i].clone());
         let bound = config.limits.retry_bodies;
         let same_bound = before.filter(|before| before.config.limits.retry_bodies == bound);
         Self {
-            counters: (0..config.workers.get()).map(counters).collect(),
+            counters,
             services: ServiceCounts::all(&config, &counted),
             table: Table::new(&config.routes, config.paths),
             forward: config.forward.is_some().then(|| Box::new(ForwardRoutes::new(&config))),

@@ -9,7 +9,7 @@ use crate::{
         DECISIONS, Decisions, GRANTED, LIMITER_WAIT, Outcome, Outcomes, REQUESTS, Scrape, Statuses,
         TimeHistogram, UPSTREAM_REQUESTS, UPSTREAM_SECONDS, WAIT,
     },
-    store::Checks,
+    store::{Checks, Question},
 };
 use std::{
     sync::{
@@ -29,6 +29,8 @@ pub struct WorkerCounters {
     /// The checks of each policy whose checks do not depend on the request, by index of the policy. Each worker has its
     /// own: they are counted references, and workers that shared them would write to one cache line.
     pub(crate) fixed: Box<[Option<Checks>]>,
+    /// The same for each policy with accounts: the question of all its requests.
+    fixed_questions: Box<[Option<Question>]>,
     /// The requests that match no route.
     pub(crate) no_route: RequestCounters,
     /// The counters of each limiter, by its index.
@@ -121,11 +123,22 @@ impl WorkerCounters {
             direct: routes.iter().map(DirectCounter::new).collect(),
             routes: routes.iter().map(|_| RequestCounters::default()).collect(),
             fixed,
+            fixed_questions: Box::default(),
             no_route: RequestCounters::default(),
             limiters: (0..limiters).map(|_| LimiterCounters::default()).collect(),
             upstreams: (0..upstreams).map(|_| UpstreamCounters::default()).collect(),
             overhead: Overhead::default(),
         }
+    }
+
+    /// The same counters with the questions that the worker owns.
+    pub(super) fn with_questions(self, fixed_questions: Box<[Option<Question>]>) -> Self {
+        Self { fixed_questions, ..self }
+    }
+
+    /// The question of all requests of a route with accounts, if it depends on none of them.
+    pub(crate) fn fixed_question(&self, route: usize) -> Option<&Question> {
+        self.fixed_questions.get(self.direct[route].policy)?.as_ref()
     }
 
     /// Counts a request that was forwarded to the upstream of `route` without having been held, and its answer.

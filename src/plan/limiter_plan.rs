@@ -336,11 +336,6 @@ impl LimiterPlan {
         self.checks(None, 1).collect()
     }
 
-    /// Whether all requests of one cost have the same checks.
-    pub(super) fn has_fixed_checks(&self) -> bool {
-        self.limiter.key.is_none() && !self.changes
-    }
-
     /// Its margin, if that is learned.
     pub fn margin(&self) -> Option<&Arc<SharedMargin>> {
         self.margin.as_ref()

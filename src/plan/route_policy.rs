@@ -1,24 +1,30 @@
 //! The limits and header rules of a route. There may be thousands of routes; those with the same limits share one
 //! policy, which therefore stays in a cache.
 
+mod checks;
+mod key;
+
+pub(crate) use checks::{PolicyChecks, Unpayable};
+
 use super::{
     LimiterPlan, ReadPolicy,
     accounts::{AccountsPlan, RouteAccounts},
-    counters::CountedRoute,
+    counters::{CountedRoute, WorkerCounters},
     kept_reads::KeptReads,
 };
 use crate::{
     algorithm::fair::Priority,
-    config::{self, AnswerForm, Charge, Config, KeptMemory, Mode, PriorityRule, Rate},
-    key::{BodyParts, Parts, Template, TrueCost},
+    config::{self, AnswerForm, Charge, Config, Mode, PriorityRule},
+    key::{BodyParts, Template, TrueCost},
     path::PathRule,
-    store::{Check, Checks},
+    store::Check,
     upstream::headers::Rules,
 };
 use http::{
     HeaderName,
     header::{CONTENT_ENCODING, CONTENT_TYPE},
 };
+use key::PolicyKey;
 use smallvec::SmallVec;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
@@ -95,41 +101,6 @@ pub(crate) struct RoutePolicies {
     pub(crate) counted: Vec<CountedRoute>,
 }
 
-/// The checks of one request.
-pub(crate) struct PolicyChecks<'p> {
-    pub(crate) checks: Checks,
-    /// The policy of the limiters at which it costs something.
-    pub(crate) policy: &'p RoutePolicy,
-}
-
-/// A limiter that can never give what is asked for, and why.
-pub(crate) struct Unpayable {
-    /// The index of the limiter; `None` where every limiter refuses.
-    pub(crate) limiter: Option<usize>,
-    pub(crate) why: String,
-}
-
-/// The settings by which two routes are compared: routes with equal keys share a policy.
-#[derive(PartialEq, Eq, Hash)]
-struct PolicyKey<'a> {
-    limiters: &'a [Charge],
-    key: Option<&'a Template>,
-    missing: &'a [String],
-    /// The index of the route if it changes headers: a value may be secret in one route and not in another.
-    headers: Option<usize>,
-    upstream: usize,
-    priority: &'a PriorityRule,
-    max_wait: Duration,
-    max_wait_cap: Duration,
-    max_waiting: usize,
-    tells_quota: bool,
-    share: Option<&'a [HeaderName]>,
-    revalidate: Option<KeptMemory>,
-    /// The index of the route if it has a memory of its own.
-    memory: Option<usize>,
-    answers: AnswerForm,
-}
-
 // === impl RoutePolicies ===
 
 impl RoutePolicies {
@@ -156,6 +127,18 @@ impl RoutePolicies {
         });
         let counted = counted.collect();
         Self { policies, counted }
+    }
+
+    /// Makes the counters of a worker, and the checks that it owns.
+    pub(super) fn counters(&self, config: &Config, limiters: &[LimiterPlan]) -> WorkerCounters {
+        let fixed = self.policies.iter().map(|policy| policy.fixed(limiters)).collect();
+        let questions = self.policies.iter().map(|policy| {
+            let accounts = config.upstreams[policy.upstream].accounts.as_ref()?;
+            policy.fixed_question(limiters, accounts)
+        });
+        let upstreams = config.upstreams.len();
+        let new = WorkerCounters::new(&self.counted, fixed, limiters.len(), upstreams);
+        new.with_questions(questions.collect())
     }
 }
 
@@ -267,129 +250,6 @@ impl RoutePolicy {
         }
     }
 
-    /// Makes the checks of a request if no part of them depends on the request. Each worker has its own: they are
-    /// counted references, and workers that shared them would write to one cache line.
-    pub(crate) fn fixed(&self, limiters: &[LimiterPlan]) -> Option<Checks> {
-        if self.missing.is_some() || self.accounts.is_some() {
-            return None;
-        }
-        let fixed = self.charges.iter().map(|charge| {
-            let limiter = &limiters[charge.limiter];
-            // A rule that is learned may be another one for each request.
-            let cost = charge.cost.fixed().filter(|_| limiter.has_fixed_checks())?;
-            // A tenant or a priority that a request says is another one for each request.
-            let turn = if limiter.limiter.has_turns {
-                Some(limiter.limiter.turn_of_all(self.priority.fixed()?)?)
-            } else {
-                None
-            };
-            Some(limiter.checks(None, cost).map(move |check| Check { turn: turn.clone(), ..check }))
-        });
-        let fixed = fixed.collect::<Option<Vec<_>>>().filter(|fixed| !fixed.is_empty())?;
-        Some(fixed.into_iter().flatten().collect())
-    }
-
-    /// Makes the checks of one request of this `priority`, if they depend on it; returns `None` if no limiter applies.
-    ///
-    /// # Errors
-    ///
-    /// A message for the caller, when the request names a cost that cannot be paid, or a part of it can be read in several
-    /// ways.
-    pub(crate) fn checks<'p>(
-        &self,
-        limiters: &[LimiterPlan],
-        priority: Priority,
-        parts: impl FnOnce() -> Parts<'p>,
-    ) -> Result<Option<PolicyChecks<'_>>, String> {
-        if self.charges.is_empty() {
-            return Ok(None);
-        }
-        let checks = self.checks_of(limiters, priority, &parts(), 1, None);
-        checks.map_err(|unpayable| unpayable.why)
-    }
-
-    /// Makes the checks of a descriptor of Envoy that is about `hits` requests, at a `rate` of its own if it names one, as
-    /// [`Self::checks`] makes those of a request.
-    ///
-    /// # Errors
-    ///
-    /// The limiter that can never give what the descriptor asks for.
-    #[cold]
-    pub(crate) fn descriptor_checks(
-        &self,
-        limiters: &[LimiterPlan],
-        parts: &Parts<'_>,
-        hits: u64,
-        rate: Option<Rate>,
-    ) -> Result<Option<PolicyChecks<'_>>, Unpayable> {
-        if hits == 0 {
-            return Ok(None);
-        }
-        let hits = i64::try_from(hits).unwrap_or(i64::MAX);
-        let priority = self.priority.fixed().unwrap_or(Priority::Normal);
-        self.checks_of(limiters, priority, parts, hits, rate)
-    }
-
-    /// Makes the checks of as many requests as `hits` says, at a `rate` in place of those of the limiters if there is one.
-    fn checks_of(
-        &self,
-        limiters: &[LimiterPlan],
-        priority: Priority,
-        parts: &Parts<'_>,
-        hits: i64,
-        rate: Option<Rate>,
-    ) -> Result<Option<PolicyChecks<'_>>, Unpayable> {
-        let (mut checks, mut zeroes) = (Vec::with_capacity(self.owners.len()), 0);
-        for (i, Charge { limiter, cost }) in self.charges.iter().enumerate() {
-            let plan = &limiters[*limiter];
-            let (own, has_rates) = (&plan.limiter, !plan.limiter.rates.is_empty());
-            let unpayable = |why| Unpayable { limiter: Some(*limiter), why };
-            let template = self.key.as_ref().or(own.key.as_ref());
-            let fill = || template.map(|template| template.fill(parts)).transpose();
-            // The key says how much it can pay and what its calls cost, where keys differ in that.
-            let needs_key = !own.key_rates.is_empty() || cost.learns();
-            let known = if needs_key { Some(fill().map_err(unpayable)?) } else { None };
-            let key = known.as_ref().map(|key| key.as_deref());
-            let mut cost = plan.cost(cost, key, parts).map_err(unpayable)?;
-            if has_rates {
-                cost = cost.saturating_mul(hits);
-            }
-            if cost == 0 {
-                zeroes |= 1 << i;
-                continue;
-            }
-            let filled = match known {
-                Some(key) => key,
-                None => fill().map_err(unpayable)?,
-            };
-            let (filled, asked) = (filled.as_deref(), checks.len());
-            match rate.filter(|_| has_rates) {
-                None => checks.extend(plan.checks(filled, cost)),
-                Some(rate) => checks.extend(plan.checks_at(rate, filled, cost)),
-            }
-            let is_known = hits == 1 && rate.is_none();
-            let over = |check: &&Check| check.cost > check.algorithm.capacity();
-            if let Some(check) =
-                checks[asked..].iter().find(over).filter(|_| !is_known && has_rates)
-            {
-                let most = check.algorithm.capacity();
-                let name = &own.name;
-                return Err(unpayable(format!(
-                    "`{name}` never gives {cost} permits at once; the most is {most}"
-                )));
-            }
-            if own.has_turns {
-                plan.take_turns(&mut checks[asked..], priority, parts).map_err(unpayable)?;
-            }
-        }
-        let policy = match zeroes {
-            0 => Some(self),
-            zeroes => self.without.iter().find(|(set, _)| *set == zeroes).map(|(_, policy)| policy),
-        };
-        let policy = policy.filter(|_| !checks.is_empty());
-        Ok(policy.map(|policy| PolicyChecks { checks: checks.into(), policy }))
-    }
-
     /// The policy of one call of a program, which names its limiters itself: the `owners` of its checks. All else is that of
     /// this policy.
     pub(crate) fn for_call(&self, owners: SmallVec<[CheckOwner; 1]>) -> Self {
@@ -468,52 +328,6 @@ impl RoutePolicy {
     /// The limiter that a check belongs to, and its rate.
     pub(crate) fn owner(&self, check: usize) -> CheckOwner {
         self.owners[check]
-    }
-}
-
-// === impl PolicyKey ===
-
-impl<'a> PolicyKey<'a> {
-    fn of(i: usize, route: &'a config::Route) -> Self {
-        // Exhaustive, so that a new key of routes does not compile until it is either compared here or named as one that
-        // may differ between routes of one policy.
-        let config::Route {
-            name: _,
-            path: _,
-            captures: _,
-            methods: _,
-            host: _,
-            upstream,
-            limiters,
-            key,
-            missing,
-            priority,
-            max_wait,
-            max_wait_cap,
-            max_waiting,
-            headers,
-            tells_quota,
-            share,
-            revalidate,
-            answers,
-        } = route;
-        let own_memory = revalidate.filter(|memory| !memory.is_of_upstream);
-        Self {
-            limiters,
-            key: key.as_ref(),
-            missing,
-            headers: (!headers.is_empty()).then_some(i),
-            upstream: *upstream,
-            priority,
-            max_wait: *max_wait,
-            max_wait_cap: *max_wait_cap,
-            max_waiting: *max_waiting,
-            tells_quota: *tells_quota,
-            share: share.as_deref(),
-            revalidate: *revalidate,
-            memory: own_memory.map(|_| i),
-            answers: *answers,
-        }
     }
 }
 

@@ -105,7 +105,7 @@ impl<'h> RequestAccounts<'h> {
         until: Instant,
     ) -> Result<Self, Failure> {
         let opened = loop {
-            match route.closed(store, AccountSet::default()).await {
+            match route.closed(store).await {
                 Ok(opened) => break opened,
                 // The result of the call that tries one is near.
                 Err(AllParked { is_tried: true, .. }) if Instant::now() + TRIED < until => {
@@ -233,12 +233,17 @@ impl<'h> RequestAccounts<'h> {
         self.uri = Some(uri.clone());
     }
 
-    /// Gives a request the credentials of its account, and no others.
+    /// Gives a request of a client the credentials of its account, and no others.
     pub(super) fn sign(&self, request: &mut Request<Upload>) {
-        let headers = request.headers_mut();
         // Some programs take `X_Api_Key` for `X-Api-Key`.
-        headers::remove_alike(headers, &self.route.plan.names);
-        for name in &self.route.plan.names {
+        headers::remove_alike(request.headers_mut(), self.names());
+        self.sign_again(request);
+    }
+
+    /// The same for a request that was sent with another account.
+    fn sign_again(&self, request: &mut Request<Upload>) {
+        let headers = request.headers_mut();
+        for name in self.names() {
             headers.remove(name);
         }
         self.add_headers(headers);
@@ -251,7 +256,7 @@ impl<'h> RequestAccounts<'h> {
         target: &Target,
         preserves_host: bool,
     ) {
-        self.sign(request);
+        self.sign_again(request);
         if !preserves_host {
             request.headers_mut().insert(HOST, target.host.clone());
         }
@@ -373,18 +378,11 @@ impl Exchange<'_> {
                 accounts.closed = before;
                 return Ok(false);
             }
-            return Err(self.all_parked(accounts.route));
+            return Err(parked(accounts.route.plan.all_parked(&*self.proxy.0.store)));
         }
         let Some(body) = outgoing.extras.replay.take().await else { return Ok(false) };
         *self.arrival.request.body_mut() = body;
         outgoing.reservation = None;
         Ok(true)
-    }
-
-    fn all_parked(&self, route: &RouteAccounts) -> Failure {
-        let store = &*self.proxy.0.store;
-        let plan = &route.plan;
-        let left = (0..plan.all.len()).filter_map(|account| plan.parked_for(store, account)).min();
-        parked(AllParked { left: left.unwrap_or_default(), is_tried: false })
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     answer::{Failure, grpc},
     config::{self, Service},
     key::Parts,
-    plan::{RoutePolicy, WorkerCounters, ways},
+    plan::{RoutePolicy, WorkerCounters, question},
     route::host_of,
     store::{Checks, Question},
     upstream::{
@@ -207,21 +207,19 @@ impl<'a> Exchange<'a> {
                 Question::Checks(own.checks)
             }));
         };
+        if let Some(fixed) = self.proxy.counters().fixed_question(routed.route) {
+            return Ok(Some(fixed.clone()));
+        }
         let mut left = policy;
-        let ways = ways(accounts, |names| {
+        let asked = question(accounts, |names| {
             let own = policy.checks(&plan.limiters, priority, || parts(Some(names)))?;
             Ok(own.map(|own| {
                 left = own.policy;
                 own.checks
             }))
         });
-        let ways = ways.map_err(refuse)?;
         routed.policy = left;
-        // A lone account costs what none costs.
-        Ok(ways.map(|ways| match ways.ways() {
-            [only] => Question::Checks(only.checks.clone()),
-            _ => Question::Ways(ways),
-        }))
+        asked.map_err(refuse)
     }
 
     /// The accounts of the upstream of a route, if its requests are sent with one of them.

@@ -3,13 +3,34 @@
 use super::LimiterPlan;
 use crate::{
     config::Rate,
-    key::{Cost, Parts, StateNames},
+    key::{AccountNames, Cost, Parts, StateNames},
     plan::learned_reserves::LearnedCall,
+    store::Check,
 };
 
 // === impl LimiterPlan ===
 
 impl LimiterPlan {
+    /// The checks of all requests of one cost that are sent with this account, or with none; `None` if they depend on more.
+    pub(in crate::plan) fn fixed_checks(
+        &self,
+        account: Option<AccountNames<'_>>,
+        cost: &Cost,
+    ) -> Option<Vec<Check>> {
+        // A rule that is learned may be another one for each request.
+        if self.changes || !self.limiter.key_rates.is_empty() {
+            return None;
+        }
+        // With accounts, a cost that cannot be paid is cut or refused for each request.
+        let is_payable = |cost: &i64| (1..=self.limiter.capacity()).contains(cost);
+        let cost = cost.fixed().filter(|cost| account.is_none() || is_payable(cost))?;
+        let key = match &self.limiter.key {
+            None => None,
+            Some(key) => Some(key.of_account(account?)?),
+        };
+        Some(self.checks(key.as_deref(), cost).collect())
+    }
+
     /// The permits that a request takes, whose key is `known` if keys differ in their costs or in the rate that pays them.
     ///
     /// # Errors

@@ -1,8 +1,10 @@
 use crate::{
+    algorithm::fair::Priority,
     config::Config,
     key::{Descriptor, Parts},
     path::Paths,
-    plan::Plan,
+    plan::{Plan, question},
+    store::Question,
 };
 use http::Request;
 use rstest::rstest;
@@ -86,4 +88,60 @@ fn each_worker_has_its_own_checks() {
     let (own, its) = (one.fixed[0].as_ref(), other.fixed[0].as_ref());
     assert!(!Arc::ptr_eq(own.expect("checks"), its.expect("checks")));
     assert_eq!(one.fixed[1], None);
+}
+
+/// A plan with two accounts and two workers.
+fn account_plan(limiters: &str, limits: &str) -> Plan {
+    let text = format!(
+        "workers: 2\nupstreams:\n  a: {{ url: http://a, accounts: [{{ name: one, quota: q, after: 1s }}, {{ name: two }}] }}\n\
+         limiters: {{ {limiters} }}\nroutes:\n- {{ suffix: '*', limiters: [{limits}] }}\n"
+    );
+    let config = Config::parse(&text, "test", Path::new("."), &|_| None).expect("a config");
+    Plan::new(config, false)
+}
+
+#[rstest]
+#[case::name("x: { rate: 5/s, key: '{account}' }", "x")]
+#[case::quota("x: { rate: [5/s, 9/min], key: 'at-{account.quota}' }", "{ limiter: x, cost: 3 }")]
+#[case::one_of_all("x: { rate: 5/s, key: '{account}' }, y: 5/s", "x, y")]
+fn accounts_have_the_question_that_each_request_would_ask(
+    #[case] limiters: &str,
+    #[case] limits: &str,
+) {
+    let plan = account_plan(limiters, limits);
+    let [one, other] = &plan.counters[..] else { panic!("two workers") };
+    let Some(Question::Ways(own)) = one.fixed_question(0) else { panic!("a question") };
+    let Some(Question::Ways(its)) = other.fixed_question(0) else { panic!("a question") };
+    assert!(!Arc::ptr_eq(own, its), "each worker has its own");
+    let accounts = plan.config.upstreams[0].accounts.as_ref().expect("accounts");
+    let request = Request::new(());
+    let asked = question(accounts, |names| {
+        let parts = Parts {
+            client_ip: [10, 0, 0, 1].into(),
+            host: None,
+            method: request.method(),
+            uri: request.uri(),
+            headers: request.headers(),
+            body: None,
+            body_length: None,
+            paths: Paths::default(),
+            template: None,
+            descriptor: None,
+            account: Some(names),
+        };
+        let checks = plan.policies[0].checks(&plan.limiters, Priority::Normal, || parts)?;
+        Ok::<_, String>(checks.map(|own| own.checks))
+    });
+    let Ok(Some(Question::Ways(asked))) = asked else { panic!("a question") };
+    assert_eq!((&**own, &**its), (&*asked, &*asked));
+}
+
+#[rstest]
+#[case::header("x: { rate: 5/s, key: '{account}:{header.x-shop}' }", "x")]
+#[case::cost("x: { rate: 5/s, key: '{account}' }", "{ limiter: x, cost: '{header.x-cost}' }")]
+#[case::rates_of_keys("x: { rate: 5/s, key: '{account}', rates: { one: 2/s } }", "x")]
+#[case::learned("x: { algorithm: sliding_window, rate: 5/s, margin: auto, key: '{account}' }", "x")]
+fn requests_with_accounts_ask_more_than_their_names(#[case] limiters: &str, #[case] limits: &str) {
+    let plan = account_plan(limiters, limits);
+    assert!(plan.counters[0].fixed_question(0).is_none());
 }
