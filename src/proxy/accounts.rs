@@ -1,11 +1,8 @@
 //! The account that a request is sent with: it is chosen with the slot, and left when the vendor rejects it, refuses the call, or
 //! cannot be reached.
 
-use super::{
-    Exchange, Routed,
-    forward::{Outgoing, Received},
-    read_ahead::ReadAhead,
-};
+mod moves;
+
 use crate::{
     answer::Failure,
     config, limit,
@@ -310,79 +307,4 @@ impl<'h> RequestAccounts<'h> {
 /// The failure of a request for which no account is open.
 fn parked(AllParked { left, .. }: AllParked) -> Failure {
     Failure::AccountsParked { retry_after: limit::micros(left) }
-}
-
-// === impl Exchange ===
-
-impl Exchange<'_> {
-    /// Reads an answer that may reject the account of the request, and leaves the account then. `None` if it stays.
-    #[cold]
-    pub(super) async fn leave_account(
-        &mut self,
-        routed: &Routed<'_>,
-        outgoing: &mut Outgoing<'_>,
-        received: &mut Received,
-    ) -> Option<MoveReason> {
-        let status = received.head.status();
-        let config = outgoing.accounts.as_ref()?.config;
-        if config.park.needs_body(status, received.head.headers()) {
-            received.hold(&mut self.record, &self.proxy.0.plan.kept).await;
-        }
-        let body = received.read_ahead.as_ref().and_then(ReadAhead::whole);
-        let is_rejected = config.park.meets(status, received.head.headers(), body);
-        let (store, accounts) = (&self.proxy.0.store, outgoing.accounts.as_mut()?);
-        if is_rejected {
-            tracing::debug!(
-                upstream = self.upstream_config(routed).name,
-                account = accounts.label().and_then(|label| label.to_str().ok()),
-                status = status.as_u16(),
-                "the upstream rejects an account"
-            );
-            accounts.park(&**store, status);
-            return Some(MoveReason::Parked);
-        }
-        accounts.succeed(store);
-        accounts.spills(status).then_some(MoveReason::Failed)
-    }
-
-    /// Prepares a request for another account. Returns false if it has to stay: it cannot be sent twice, or no other is open.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure::AccountsParked`] if its account was the last one.
-    pub(super) async fn move_account(
-        &mut self,
-        routed: &Routed<'_>,
-        outgoing: &mut Outgoing<'_>,
-        received: &mut Received,
-        reason: MoveReason,
-    ) -> Result<bool, Failure> {
-        let attempts = self.throttle(routed).retry.attempts.get();
-        let may_repeat = reason == MoveReason::Parked || self.is_repeatable();
-        if self.record.attempts >= attempts || !may_repeat || !outgoing.extras.replay.is_kept() {
-            return Ok(false);
-        }
-        let status = received.head.status();
-        received.hold(&mut self.record, &self.proxy.0.plan.kept).await;
-        if !received.is_over() {
-            return Ok(false);
-        }
-        let Some(accounts) = &mut outgoing.accounts else { return Ok(false) };
-        let before = accounts.closed;
-        if reason == MoveReason::Failed {
-            accounts.spill(status);
-        }
-        accounts.count_move(reason);
-        if !accounts.leave() {
-            if reason == MoveReason::Failed {
-                accounts.closed = before;
-                return Ok(false);
-            }
-            return Err(parked(accounts.route.plan.all_parked(&*self.proxy.0.store)));
-        }
-        let Some(body) = outgoing.extras.replay.take().await else { return Ok(false) };
-        *self.arrival.request.body_mut() = body;
-        outgoing.reservation = None;
-        Ok(true)
-    }
 }

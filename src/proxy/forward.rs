@@ -2,11 +2,11 @@
 
 use super::{
     Body, Exchange, Routed,
-    accounts::RequestAccounts,
     attempt::Attempt,
     client_head::for_client,
     connecting::FirstConnection,
     interim::ClientSide,
+    outgoing::{AttemptTimes, Outgoing, Received, spoilt},
     read_ahead::ReadAhead,
     reading::{OthersWaiting, PendingRead, ReadScope, ReadStart},
     request_id::X_REQUEST_ID,
@@ -15,52 +15,17 @@ use super::{
 };
 use crate::{
     answer::Failure,
-    limit::{self, Callee, Reservation},
+    limit::{self, Callee},
     store::{Checks, Question},
     upstream::{
-        Answered, Connection, Pool, RequestExtras, Sent, Target, UploadControl, UploadError,
-        UpstreamError,
+        Answered, Connection, RequestExtras, Sent, Target, UploadControl, UpstreamError,
         headers::{self, ForwardContext, HeaderFlags},
     },
 };
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
 use http_body::Body as _;
-use std::{borrow::Cow, mem, time::Duration};
+use std::{borrow::Cow, mem};
 use tokio::time::Instant;
-
-/// A request on its way to the upstream: all that its attempts share, and what the attempt under way holds.
-pub(super) struct Outgoing<'h> {
-    /// The questions to its limiters; `None` if nothing limits it.
-    pub(super) checks: Option<&'h Checks>,
-    /// The permits of the attempt under way.
-    pub(super) reservation: Option<Reservation>,
-    /// The connections to its upstream.
-    pub(super) upstream: &'h Pool,
-    pub(super) extras: RequestExtras<'h>,
-    pub(super) client: ClientSide<'h>,
-    pub(super) times: AttemptTimes,
-    /// The rest of what a read needs that may cost nothing; `None` for nearly all requests.
-    pub(super) read: Option<Box<PendingRead>>,
-    /// The accounts with which it may be sent; `None` for most requests.
-    pub(super) accounts: Option<Box<RequestAccounts<'h>>>,
-}
-
-/// The upstream's answer to one attempt, as far as it has come.
-pub(super) struct Received {
-    pub(super) head: Response<()>,
-    pub(super) answered: Answered,
-    /// The start of the body, if it was read ahead.
-    pub(super) read_ahead: Option<ReadAhead>,
-}
-
-/// The times of the attempt under way.
-#[derive(Clone, Copy)]
-pub(super) struct AttemptTimes {
-    /// The instant at which the request was sent. It moves by the time in which nothing was asked of the upstream.
-    pub(super) sent: Instant,
-    /// The time from then to the head of the answer.
-    pub(super) took: Duration,
-}
 
 // === impl Exchange ===
 
@@ -126,59 +91,9 @@ impl<'a> Exchange<'a> {
         self.send(routed, &mut outgoing, connected?, answer).await
     }
 
-    /// Forwards a request as [`Self::forward`] does, with the account whose slot is the earliest.
-    #[cold]
-    async fn forward_among<'h>(
-        &mut self,
-        routed: &mut Routed<'a>,
-        checks: Option<&'h Checks>,
-        mut accounts: Box<RequestAccounts<'h>>,
-        read: Option<Box<PendingRead>>,
-        answer: &mut Response<()>,
-    ) -> Result<Body, Failure>
-    where
-        'a: 'h,
-    {
-        let proxy = self.proxy;
-        let (since, pools) = (self.record.started, &proxy.0.upstreams);
-        let main = &pools[routed.policy.upstream];
-        let mut is_first = true;
-        let (reservation, connection, upstream) = loop {
-            let own = accounts.upstream().map_or(main, |own| &pools[own]);
-            let mut pool = FirstConnection::new(own, since, since + routed.budget)
-                .among(Some(accounts.pools(pools)));
-            let connected = match checks {
-                Some(checks) => {
-                    let attempt = self.first_attempt(routed, checks, read.as_deref());
-                    let attempt = if is_first { attempt } else { attempt.again() };
-                    let mut attempt = attempt.among(accounts.for_attempt());
-                    let paced = limit::pace(&proxy.0.store, checks, &mut attempt, &mut pool).await;
-                    paced.map(|(reservation, connection)| (Some(reservation), connection))
-                }
-                None => pool.ready().await.map(|connection| (None, connection)),
-            };
-            accounts.take(self.record.account);
-            self.record.account = accounts.chosen();
-            self.record.end_wait_connecting(pool.connecting);
-            self.record.connected(pool.made);
-            match connected {
-                Ok((reservation, connection)) => break (reservation, connection, pool.upstream()),
-                // The permits are given back, and the others may be reached.
-                Err(Failure::Upstream(_)) if accounts.leave_unreachable() => is_first = false,
-                Err(failure) => return Err(failure),
-            }
-        };
-        let client = ClientSide::of(self.client, &self.arrival.request);
-        let own = accounts.checks().or(checks);
-        let mut outgoing = Outgoing::new(own, upstream, client, since, read);
-        outgoing.reservation = reservation;
-        outgoing.accounts = Some(accounts);
-        self.send(routed, &mut outgoing, connection, answer).await
-    }
-
     /// The first attempt of a request.
     #[inline(always)]
-    fn first_attempt<'r>(
+    pub(super) fn first_attempt<'r>(
         &'r mut self,
         routed: &Routed<'a>,
         checks: &'r Checks,
@@ -194,7 +109,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// Sends a request, now that its instant has come. From here on its permits are spent.
-    async fn send<'h>(
+    pub(super) async fn send<'h>(
         &mut self,
         routed: &mut Routed<'a>,
         outgoing: &mut Outgoing<'h>,
@@ -409,57 +324,5 @@ impl<'a> Exchange<'a> {
             body = body.settling(settling);
         }
         Ok(body)
-    }
-}
-
-// === impl Outgoing ===
-
-impl<'h> Outgoing<'h> {
-    /// A request that was received at `since` and waits for its slot.
-    #[inline(always)]
-    fn new(
-        checks: Option<&'h Checks>,
-        upstream: &'h Pool,
-        client: ClientSide<'h>,
-        since: Instant,
-        read: Option<Box<PendingRead>>,
-    ) -> Self {
-        let times = AttemptTimes { sent: since, took: Duration::ZERO };
-        let (reservation, extras) = (None, RequestExtras::none());
-        let accounts = None;
-        Self { checks, reservation, upstream, extras, client, times, read, accounts }
-    }
-
-    /// The reason why there is no answer. If nothing was sent, the permits are refunded.
-    pub(super) fn fail(&mut self, error: UpstreamError) -> Failure {
-        let reservation = self.reservation.take();
-        if let Some(fault) = self.client.upload.as_ref().and_then(UploadControl::error) {
-            return spoilt(fault);
-        }
-        if error.is_unsent()
-            && let Some(reservation) = reservation
-        {
-            reservation.refund();
-        }
-        Failure::Upstream(error)
-    }
-}
-
-/// The failure of a request whose body broke, grew too large or stalled, or whose client left within it.
-pub(crate) fn spoilt(fault: UploadError) -> Failure {
-    match fault {
-        UploadError::Malformed => Failure::Malformed(fault.to_string().into()),
-        UploadError::Unclear(_) => Failure::BadRequest(fault.to_string().into()),
-        UploadError::TooLarge => Failure::TooLarge(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "the body is larger than it may be".into(),
-        ),
-        UploadError::Trailers => Failure::TooLarge(
-            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            "the trailers are larger than headers may be".into(),
-        ),
-        UploadError::Slow => Failure::BodyTimeout,
-        UploadError::NoRoom => Failure::TooManyBodies,
-        UploadError::ClientGone | UploadError::Unwanted => Failure::ClientLeft,
     }
 }

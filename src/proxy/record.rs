@@ -1,8 +1,12 @@
 //! The counts and the access line of a request. They are written when the record is dropped, however the request ends.
 
+mod end;
+
+pub(super) use end::AnswerEnd;
+
 use super::{
-    Body, Client, Proxy,
-    access_line::{self, AccessLine, LoggedResult},
+    Client, Proxy,
+    access_line::{self, AccessLine},
     connecting::{Connecting, MadeConnection},
     quota_left::QuotaLeft,
     request_id::X_REQUEST_ID,
@@ -15,7 +19,7 @@ use crate::{
     metrics::Outcome,
     plan::{LimiterCounters, Plan, WorkerCounters},
     store::Check,
-    trace::{RequestEnd, RequestTrace},
+    trace::RequestTrace,
     upstream::Connection,
 };
 use bytes::Bytes;
@@ -62,13 +66,6 @@ pub(crate) struct Record<'a> {
     line: Option<Box<AccessLine>>,
     /// Its trace, if it is traced.
     pub(super) trace: Option<Box<RequestTrace>>,
-}
-
-/// The parts of a record that last until the body of the answer has ended: both are written when they are dropped.
-#[derive(Debug)]
-pub(super) struct AnswerEnd {
-    line: Option<Box<AccessLine>>,
-    trace: Option<Box<RequestTrace>>,
 }
 
 /// The outcome of a request that the upstream has answered.
@@ -293,62 +290,6 @@ impl<'a> Record<'a> {
         self.status = Some(status);
         self.outcome = forwarded(self.wait, self.observed);
     }
-
-    /// The parts of the record of an answer with this body that are written when the body has ended; `None` if the body is
-    /// whole, or if nothing is written.
-    #[inline]
-    pub(super) fn ending(&mut self, body: &Body) -> Option<AnswerEnd> {
-        if self.line.is_some() || self.trace.is_some() { self.ending_with(body) } else { None }
-    }
-
-    #[cold]
-    fn ending_with(&mut self, body: &Body) -> Option<AnswerEnd> {
-        let Some(bytes) = body.whole_len() else { return Some(self.end()) };
-        if let Some(line) = &mut self.line {
-            line.sends_whole(bytes);
-        }
-        None
-    }
-
-    /// Ends the record for the access line and the trace.
-    #[cold]
-    fn end(&mut self) -> AnswerEnd {
-        let (mut line, mut trace) = (self.line.take(), self.trace.take());
-        if let Some(line) = &mut line {
-            line.result = Some(self.result());
-        }
-        if let Some(trace) = &mut trace {
-            trace.result(self.traced());
-        }
-        AnswerEnd { line, trace }
-    }
-
-    fn traced(&self) -> RequestEnd {
-        let limiter = self.bound.map(|limiter| self.plan.limiters[limiter].limiter.name.clone());
-        RequestEnd {
-            route: self.route.map(|route| self.plan.config.routes[route].name.clone()),
-            limiter,
-            outcome: self.outcome.name(),
-            status: self.status,
-            id: self.id.to_str().unwrap_or("-").to_owned(),
-        }
-    }
-
-    fn result(&self) -> LoggedResult {
-        LoggedResult {
-            id: self.id.clone(),
-            route: self.route,
-            bound: self.bound,
-            started: self.started,
-            outcome: self.outcome,
-            status: self.status,
-            wait: self.wait,
-            connecting: self.connecting,
-            upstream: self.upstream,
-            attempts: if self.sent { self.attempts } else { 0 },
-            account: self.account_label().filter(|_| self.sent).cloned(),
-        }
-    }
 }
 
 impl Drop for Record<'_> {
@@ -379,25 +320,6 @@ impl Drop for Record<'_> {
         }
         if self.line.is_some() || self.trace.is_some() {
             drop(self.end());
-        }
-    }
-}
-
-// === impl AnswerEnd ===
-
-impl AnswerEnd {
-    /// Notes bytes of the body that were handed to the client's connection.
-    pub(super) fn count_sent(&mut self, bytes: usize) {
-        if let Some(line) = &mut self.line {
-            line.sent += bytes as u64;
-        }
-    }
-}
-
-impl Drop for AnswerEnd {
-    fn drop(&mut self) {
-        if let Some(trace) = self.trace.take() {
-            trace.end();
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Exchange, Routed,
-    forward::{AttemptTimes, Outgoing, Received},
+    outgoing::{AttemptTimes, Outgoing, Received},
     read_ahead::ReadAhead,
     record::Record,
 };

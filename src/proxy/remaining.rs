@@ -1,6 +1,6 @@
 //! Lowers limiters to what the upstream says is left of their quotas, which other programs use as well. Raises none.
 
-use super::{Exchange, Routed, forward::Outgoing};
+use super::{Exchange, Routed, outgoing::Outgoing};
 use crate::{
     limit::micros,
     plan::{CheckOwner, Consequence, HeardRemainder, Left},

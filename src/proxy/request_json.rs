@@ -1,7 +1,7 @@
 //! The body of a request from which a key or a cost is read. It is read before any limiter is asked, as far as its parts
 //! are, and sent as it came.
 
-use super::{Exchange, Routed, forward::spoilt};
+use super::{Exchange, Routed, outgoing::spoilt};
 use crate::{
     answer::Failure,
     json::{JsonFault, JsonScanner, JsonValues},

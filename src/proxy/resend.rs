@@ -1,7 +1,7 @@
 //! Further attempts of a request without an answer, each on a fresh connection, with permits of its own if the upstream may
 //! have counted the one before.
 
-use super::{Exchange, Routed, attempt::Attempt, connecting::SecondConnection, forward::Outgoing};
+use super::{Exchange, Routed, attempt::Attempt, connecting::SecondConnection, outgoing::Outgoing};
 use crate::{
     answer::Failure,
     limit::{self, Callee, Reservation},

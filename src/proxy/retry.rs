@@ -5,7 +5,7 @@ use super::{
     Exchange, Routed,
     attempt::Attempt,
     connecting::FirstConnection,
-    forward::{Outgoing, Received},
+    outgoing::{Outgoing, Received},
     refusal::Pausing,
 };
 use crate::{
