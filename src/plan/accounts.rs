@@ -97,6 +97,8 @@ impl AccountsPlan {
                 let known = before.as_ref().and_then(|before| before.known(&parks));
                 let known = known.unwrap_or_default();
                 let metrics = AccountMetrics::new(&upstream.name, &account.name);
+                // An account of the same name may have had other credentials.
+                metrics.parked.set(if known.is_doubtful() { 1.0 } else { 0.0 });
                 let label = HeaderValue::from_str(&account.name);
                 let label = label.unwrap_or_else(|_| HeaderValue::from_static("-"));
                 AccountPlan { upstream: account.upstream, label, metrics, parks, known }

@@ -8,7 +8,7 @@ use super::{
     interim::ClientSide,
     outgoing::{AttemptTimes, Outgoing, Received, spoilt},
     read_ahead::ReadAhead,
-    reading::{OthersWaiting, PendingRead, ReadScope, ReadStart},
+    reading::{OthersWaiting, PendingRead, ReadStart},
     request_id::X_REQUEST_ID,
     settling::Settling,
     upgrade::{Switched, Upgrade},
@@ -129,13 +129,11 @@ impl<'a> Exchange<'a> {
         }
         self.spend(routed, outgoing);
         self.record.note_sent();
-        if let Some(read) = &mut outgoing.read {
-            let account = outgoing.accounts.as_ref().and_then(|accounts| accounts.upstream());
-            let upstream = account.unwrap_or(routed.policy.upstream);
-            let upstream = &self.proxy.0.plan.config.upstreams[upstream];
-            let names_host = self.client.forward.is_some() || upstream.preserve_host;
-            let scope = ReadScope { upstream, checks: outgoing.checks, names_host };
-            read.send(scope, &mut self.arrival.request, &outgoing.extras.added);
+        if let Some(read) = &outgoing.read {
+            if let Some(lead) = read.lead() {
+                lead.sends();
+            }
+            self.send_read(routed, outgoing);
         }
         let answered = match self.attempt(routed, outgoing, connection, answer).await {
             Ok(answered) => answered,

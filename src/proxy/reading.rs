@@ -2,16 +2,16 @@
 //! The rules for both are in `reads`.
 
 use super::{
-    Body, Client, Exchange, Routed, attempt::Attempt, following::permits, pumped_body::share,
-    settling::Settling,
+    Body, Client, Exchange, Routed, attempt::Attempt, following::permits, outgoing::Outgoing,
+    pumped_body::share, settling::Settling,
 };
 use crate::{
     answer::Failure,
     config::Upstream,
     plan::ReadPolicy,
     reads::{
-        Fingerprint, GroupPhase, Identity, Keeping, KeptAnswer, KeptAnswers, Lead, has_condition,
-        is_plain_read, may_be_kept,
+        CONDITIONS, Fingerprint, GroupPhase, Identity, Keeping, KeptAnswer, KeptAnswers, Lead,
+        has_condition, is_plain_read, may_be_kept,
     },
     store::Checks,
     upstream::{Upload, headers::AddedHeaders},
@@ -62,13 +62,13 @@ pub(super) struct PendingRead {
 
 /// The API that a read is sent to.
 #[derive(Clone, Copy)]
-pub(super) struct ReadScope<'u> {
+struct ReadScope<'u> {
     /// The upstream. All of its addresses serve the same, and none is another one while its answers are kept.
-    pub(super) upstream: &'u Upstream,
+    upstream: &'u Upstream,
     /// The limiters of the request: their keys tell callers apart.
-    pub(super) checks: Option<&'u Checks>,
+    checks: Option<&'u Checks>,
     /// Whether its answers depend on the `Host`, because the client has chosen that.
-    pub(super) names_host: bool,
+    names_host: bool,
 }
 
 /// A read whose answer may be kept, or confirm what is kept.
@@ -180,6 +180,17 @@ impl<'a> Exchange<'a> {
         Box::new(HeardRead { confirmed, keeping, lead })
     }
 
+    /// Sees that the request is sent now, or with another account than before.
+    pub(super) fn send_read(&mut self, routed: &Routed<'_>, outgoing: &mut Outgoing<'_>) {
+        let Outgoing { read: Some(read), accounts, checks, extras, .. } = outgoing else { return };
+        let account = accounts.as_ref().and_then(|accounts| accounts.upstream());
+        let upstream = account.unwrap_or(routed.policy.upstream);
+        let upstream = &self.proxy.0.plan.config.upstreams[upstream];
+        let names_host = self.client.forward.is_some() || upstream.preserve_host;
+        let scope = ReadScope { upstream, checks: *checks, names_host };
+        read.ask_to_confirm(scope, &mut self.arrival.request, &extras.added);
+    }
+
     /// Counts the permits of a read that the upstream confirmed, if it does not count that.
     fn count_confirmed(&mut self, routed: &Routed<'_>, checks: Option<&Checks>) {
         let free = &self.throttle(routed).rules.free;
@@ -206,17 +217,18 @@ impl PendingRead {
         attempt.leading(self.lead())
     }
 
-    /// Sees that the request is sent with these headers, and makes it one that asks to confirm what is kept.
-    pub(super) fn send(
+    /// Sees that the request is sent with these headers, and makes it one that asks to confirm what is kept: once more when it
+    /// is sent with another account, whose answers are others.
+    fn ask_to_confirm(
         &mut self,
         scope: ReadScope<'_>,
         request: &mut Request<Upload>,
         added: &AddedHeaders<'_>,
     ) {
-        if let Some(lead) = &self.lead {
-            lead.sends();
-        }
         let Some(kept) = &self.kept else { return };
+        if self.sent.take().is_some() {
+            CONDITIONS.iter().for_each(|name| drop(request.headers_mut().remove(name)));
+        }
         let (uri, headers) = (request.uri().to_string(), request.headers_mut());
         let all: HeaderMap =
             added.with(headers).map(|(name, value)| (name.clone(), value.clone())).collect();

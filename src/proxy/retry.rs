@@ -257,6 +257,7 @@ impl<'a> Exchange<'a> {
             self.record.account = accounts.chosen();
             outgoing.checks = accounts.checks().or(outgoing.checks);
             accounts.readdress(request, target, config.preserve_host);
+            self.send_read(routed, outgoing);
         } else if !config.preserve_host {
             for from in &config.targets {
                 move_host(request, &mut outgoing.extras.added, &from.host, &target.host);

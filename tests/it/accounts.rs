@@ -1,5 +1,7 @@
 //! Several accounts of one upstream: the earliest slot, rejected credentials, refusals, spill-over, and what is never shown.
 
+mod pairs;
+
 use crate::support::{
     Call, Conn, Gateway, Reply, Upstream, closed, eventually, reply, request, service_address,
     store,
@@ -104,8 +106,11 @@ async fn a_call_takes_an_account_with_a_free_permit(#[values(false, true)] is_re
         calls.spawn(async move { gateway.get("/a").await.status });
     }
     gateway.until_waiting("all", 3).await;
-    let held = by_credential(&upstream);
-    assert!(held.len() == 3 && held.values().all(|calls| *calls == 1), "{held:?}");
+    eventually("a call with each account", async || {
+        let held = by_credential(&upstream);
+        (held.len() == 3 && held.values().all(|calls| *calls == 1)).then_some(())
+    })
+    .await;
     gate.add_permits(6);
     let statuses = calls.join_all().await;
     assert!(statuses.iter().all(|status| *status == 200), "{statuses:?}");
