@@ -97,10 +97,15 @@ impl AccountsPlan {
                 let known = before.as_ref().and_then(|before| before.known(&parks));
                 let known = known.unwrap_or_default();
                 let metrics = AccountMetrics::new(&upstream.name, &account.name);
-                // An account of the same name may have had other credentials.
-                metrics.parked.set(if known.is_doubtful() { 1.0 } else { 0.0 });
                 let label = HeaderValue::from_str(&account.name);
                 let label = label.unwrap_or_else(|_| HeaderValue::from_static("-"));
+                // The account of this name may have had other credentials, which calls may still have.
+                let former = before.iter().flat_map(|before| &before.all);
+                let former = former.filter(|own| own.label == label);
+                former
+                    .filter(|own| !Arc::ptr_eq(&own.known, &known))
+                    .for_each(|own| own.known.replace());
+                metrics.parked.set(if known.is_doubtful() { 1.0 } else { 0.0 });
                 AccountPlan { upstream: account.upstream, label, metrics, parks, known }
             });
             let (all, names, looked) = (all.collect(), own.names(), RwLock::default());
@@ -185,8 +190,9 @@ impl AccountsPlan {
     /// Lets an account be used again, because a call with it has succeeded.
     pub(crate) fn trust(&self, account: usize) -> Vec<Check> {
         let own = &self.all[account];
-        own.known.trust();
-        own.metrics.parked.set(0.0);
+        if own.known.trust() {
+            own.metrics.parked.set(0.0);
+        }
         own.parks.clone()
     }
 

@@ -11,6 +11,8 @@ use tokio::{sync::Notify, time::Instant};
 pub(super) struct KnownAccount {
     /// It was parked, and no call has succeeded since.
     is_doubtful: AtomicBool,
+    /// The account of its name has other credentials by now: only calls of former plans have these.
+    is_former: AtomicBool,
     /// Until then another call tries it.
     pub(super) tried: Interval,
     /// Until then its address counts as one that cannot be reached.
@@ -30,15 +32,21 @@ pub(super) struct Interval {
 // === impl KnownAccount ===
 
 impl KnownAccount {
-    /// Notes that the account was parked. Returns whether that is new.
+    /// Notes that the account was parked. Returns whether that is new to those who read of the account.
     pub(super) fn doubt(&self) -> bool {
-        !self.is_doubtful.swap(true, Relaxed)
+        !self.is_doubtful.swap(true, Relaxed) && !self.is_former.load(Relaxed)
     }
 
-    /// Notes that a call with the account has succeeded.
-    pub(super) fn trust(&self) {
+    /// Notes that a call with the account has succeeded. Returns whether that concerns those who read of the account.
+    pub(super) fn trust(&self) -> bool {
         self.is_doubtful.store(false, Relaxed);
         self.tried.end();
+        !self.is_former.load(Relaxed)
+    }
+
+    /// Notes that the account of its name has other credentials from now on.
+    pub(super) fn replace(&self) {
+        self.is_former.store(true, Relaxed);
     }
 
     /// Whether the account may have been parked.

@@ -140,6 +140,33 @@ async fn new_credentials_are_not_counted_as_parked() {
     assert_eq!(gateway.metric("paceway_account_parked", &parked).await, 0.0);
 }
 
+/// The call with them has left before the reload.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rejection_of_former_credentials_parks_no_new_ones() {
+    let gate = closed();
+    let behind = gate.clone();
+    let upstream = Upstream::start(move |call: &Call| match credential(call) {
+        "Bearer secret-1" => reply("401 Unauthorized", &[], REJECTED).behind(&behind),
+        _ => Reply::ok(),
+    })
+    .await;
+    let gateway = gateway(&upstream, "", THREE, "rate: 1000/s, burst: 100", "").await;
+    let mut held = ask(&gateway, "/a").await;
+    eventually("the call", async || (count_of(&upstream, "secret-1") == 1).then_some(())).await;
+    let text = std::fs::read_to_string(gateway.file()).expect("the file");
+    gateway.rewrite(&text.replace("secret-1", "secret-4"));
+    assert_eq!(gateway.reload().await.status, 200);
+    gate.add_permits(1);
+    assert_eq!(held.answer().await.expect("an answer").status, 200);
+    for _ in 0..3 {
+        assert_eq!(gateway.get("/a").await.status, 200);
+    }
+    let calls = by_credential(&upstream);
+    assert!(calls["secret-1"] == 1 && calls["secret-4"] > 0, "{calls:?}");
+    let parked = [("upstream", "api"), ("account", "one")];
+    assert_eq!(gateway.metric("paceway_account_parked", &parked).await, 0.0);
+}
+
 /// Two accounts with one call at a time each, and reads that share their calls.
 async fn sharing(upstream: &Upstream, store: &str) -> Gateway {
     Gateway::start(&format!(
