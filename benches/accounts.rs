@@ -7,24 +7,19 @@
 mod gateway;
 #[path = "support/stage.rs"]
 mod stage;
+#[path = "support/vendor.rs"]
+mod vendor;
 
 use parking_lot::Mutex;
-use stage::{Stage, head};
-use std::{
-    collections::VecDeque, env, io, net::SocketAddr, process::ExitCode, sync::Arc, time::Duration,
-};
-use tokio::{
-    io::AsyncWriteExt,
-    net::{TcpListener, TcpStream},
-    task::JoinSet,
-    time::{Instant, sleep, sleep_until},
-};
+use stage::Stage;
+use std::{env, io, net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
+use tokio::time::Instant;
+use vendor::{Calls, Quota, SECOND};
 
 const GATEWAYS: usize = 3;
 const ACCOUNTS: usize = 3;
 /// Calls of each account in any second.
-const QUOTA: usize = 30;
-const SECOND: Duration = Duration::from_secs(1);
+const QUOTA: Quota = Quota { quota: 30, counts_refused: false, tells: false };
 /// The margin of the limiters, within which calls may arrive early or late.
 const MARGIN: f64 = 0.03;
 /// All gateways know of a rejected account this long after the vendor has sent it.
@@ -58,16 +53,16 @@ const CASES: [Case; 3] = [
     },
 ];
 
-/// The calls of one account.
+/// The calls that the vendor has seen.
 #[derive(Default)]
-struct Calls {
-    window: VecDeque<Instant>,
-    accepted: Vec<Instant>,
-    refused: Vec<Instant>,
+struct Seen {
+    /// By account.
+    calls: [Calls; ACCOUNTS],
+    /// Those of the first account after it was rejected.
     rejected: Vec<Instant>,
 }
 
-type Vendor = Arc<Mutex<[Calls; ACCOUNTS]>>;
+type Vendor = Arc<Mutex<Seen>>;
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -103,45 +98,28 @@ impl Case {
             .collect();
         let rest = format!(
             "upstreams:\n  api:\n    url: http://{address}\n    accounts:\n{accounts}\
-             limiters: {{ it: {{ algorithm: sliding_window, rate: {QUOTA}/s, margin: 30ms, key: '{{account}}' }} }}\n\
-             routes: [{{ suffix: /x, limiters: [it], max_wait: 500ms }}]\n"
+             limiters: {{ it: {{ algorithm: sliding_window, rate: {}/s, margin: 30ms, key: '{{account}}' }} }}\n\
+             routes: [{{ suffix: /x, limiters: [it], max_wait: 500ms }}]\n",
+            QUOTA.quota
         );
         let stage = Stage::set(GATEWAYS, address, &rest).await?;
-        let (mut random, mut requests) = (fastrand::Rng::with_seed(1), JoinSet::new());
-        let (mut at, mut offered) = (0.0, 0);
-        while at < seconds {
-            sleep_until(start + Duration::from_secs_f64(at)).await;
-            requests.spawn(stage.request(offered, "/x"));
-            offered += 1;
-            at -= (1.0 - random.f64()).ln() / ((QUOTA * ACCOUNTS) as f64 * OFFERED);
-        }
-        let end = Instant::now();
-        let (mut served, mut own, mut others) = (0, 0, 0);
-        let mut statuses = std::collections::BTreeMap::new();
-        while let Some(answer) = requests.join_next().await {
-            let answer = answer.map_err(io::Error::other)??;
-            match (answer.status, answer.is_own) {
-                (200, _) => served += 1,
-                (429, true) => own += 1,
-                _ => others += 1,
-            }
-            if answer.status != 200 && !answer.is_own {
-                *statuses.entry(answer.status).or_insert(0) += 1;
-            }
-        }
-        let calls = vendor.lock();
+        let rate = (QUOTA.quota * ACCOUNTS) as f64 * OFFERED;
+        let answered = vendor::offer(&stage, rate, start, seconds).await?;
+        let (served, own, end) = (answered.served, answered.own, answered.end);
+        let others = answered.others + answered.of_vendor.values().sum::<usize>();
+        let seen = vendor.lock();
         // The first second fills the windows at once.
         let from = if self.revoked < 1.0 { revoked + SECOND } else { start + SECOND };
         let within = |at: &&Instant| **at >= from && **at <= end;
         let count = |of: fn(&Calls) -> &Vec<Instant>| {
-            calls.iter().map(|own| of(own).iter().filter(within).count()).sum::<usize>() as f64
+            seen.calls.iter().map(|own| of(own).iter().filter(within).count()).sum::<usize>() as f64
         };
         let (accepted, refused) = (count(|own| &own.accepted), count(|own| &own.refused));
         let open = if self.revoked < 1.0 { ACCOUNTS - 1 } else { ACCOUNTS } as f64;
-        let most = (open - self.stranger) * QUOTA as f64 / (1.0 + MARGIN);
+        let most = (open - self.stranger) * QUOTA.quota as f64 / (1.0 + MARGIN);
         let used = accepted / (most * (end - from).as_secs_f64());
         let refused = refused / (accepted + refused).max(1.0);
-        let rejected = &calls[0].rejected;
+        let rejected = &seen.rejected;
         let late = rejected
             .first()
             .map_or(0, |first| rejected.iter().filter(|at| **at > *first + KNOWN).count());
@@ -151,8 +129,8 @@ impl Case {
             refused * 100.0,
             used * 100.0
         );
-        if !statuses.is_empty() {
-            println!("answers of the vendor to callers, by status: {statuses:?}");
+        if others > 0 {
+            println!("answers of the vendor to callers, by status: {:?}", answered.of_vendor);
         }
         Ok(refused <= self.refused && used >= self.used && others == 0 && late == 0)
     }
@@ -165,66 +143,20 @@ async fn open(
     start: Instant,
     revoked: Instant,
 ) -> io::Result<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?;
-    if case.stranger > 0.0 {
-        let vendor = vendor.clone();
-        tokio::spawn(async move {
-            let pause = SECOND.div_f64(QUOTA as f64 * case.stranger);
-            for i in 0_u32.. {
-                sleep_until(start + pause * i).await;
-                vendor.lock()[0].window.push_back(Instant::now());
-            }
-        });
-    }
-    let vendor = vendor.clone();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let vendor = vendor.clone();
-            // An error of a connection matters to its client alone.
-            tokio::spawn(async move { drop(serve(stream, &vendor, revoked).await) });
-        }
-    });
-    Ok(address)
-}
-
-async fn serve(mut stream: TcpStream, vendor: &Vendor, revoked: Instant) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    while let Some(head) = head(&mut stream).await? {
-        let field = head.to_lowercase();
+    let (seen, shared) = (vendor.clone(), vendor.clone());
+    let rate = QUOTA.quota as f64 * case.stranger;
+    vendor::share(rate, start, move || shared.lock().calls[0].share(Instant::now()));
+    vendor::open(move |head| {
+        let (field, now) = (head.to_lowercase(), Instant::now());
         let account =
             field.split_once("authorization: ").and_then(|(_, rest)| rest.split('\r').next());
         let account: usize = account.and_then(|own| own.parse().ok()).unwrap_or(0);
-        let is_revoked = account == 0 && Instant::now() >= revoked;
-        let answer = vendor.lock()[account].answer(is_revoked, Instant::now());
-        sleep(Duration::from_millis(5)).await;
-        stream.write_all(answer.as_bytes()).await?;
-    }
-    Ok(())
-}
-
-// === impl Calls ===
-
-impl Calls {
-    /// Counts a call that arrives `now`, and returns the answer.
-    fn answer(&mut self, is_revoked: bool, now: Instant) -> String {
-        if is_revoked {
-            self.rejected.push(now);
+        let mut seen = seen.lock();
+        if account == 0 && now >= revoked {
+            seen.rejected.push(now);
             return "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n".into();
         }
-        while self.window.front().is_some_and(|at| now - *at >= SECOND) {
-            self.window.pop_front();
-        }
-        if self.window.len() < QUOTA {
-            self.window.push_back(now);
-            self.accepted.push(now);
-            return "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".into();
-        }
-        self.refused.push(now);
-        let free = self.window[self.window.len() - QUOTA] + SECOND;
-        let after = free.saturating_duration_since(now).as_millis() + 1;
-        format!(
-            "HTTP/1.1 429 Too Many Requests\r\nRetry-After-Ms: {after}\r\nContent-Length: 0\r\n\r\n"
-        )
-    }
+        seen.calls[account].answer(QUOTA, None, now)
+    })
+    .await
 }

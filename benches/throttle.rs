@@ -8,21 +8,16 @@
 mod gateway;
 #[path = "support/stage.rs"]
 mod stage;
+#[path = "support/vendor.rs"]
+mod vendor;
 
 use parking_lot::Mutex;
-use stage::{Stage, head};
-use std::{
-    collections::VecDeque, env, io, net::SocketAddr, process::ExitCode, sync::Arc, time::Duration,
-};
-use tokio::{
-    io::AsyncWriteExt,
-    net::{TcpListener, TcpStream},
-    task::JoinSet,
-    time::{Instant, sleep, sleep_until},
-};
+use stage::Stage;
+use std::{env, io, net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
+use tokio::time::Instant;
+use vendor::{Calls, Quota, SECOND};
 
 const GATEWAYS: usize = 3;
-const SECOND: Duration = Duration::from_secs(1);
 /// All gateways know of a refusal this long after the upstream has sent it.
 const KNOWN: Duration = Duration::from_millis(100);
 
@@ -49,16 +44,12 @@ struct Bounds {
     shields: bool,
 }
 
-/// How the upstream counts: at most `quota` calls in any second.
+/// How the upstream counts.
 #[derive(Clone, Copy)]
 struct Vendor {
-    quota: usize,
+    quota: Quota,
     /// Calls of another program, as a share of the quota.
     stranger: f64,
-    /// Refused calls count, too.
-    counts_refused: bool,
-    /// Every answer has `RateLimit` fields (draft-10) with what remains.
-    tells: bool,
     /// It refuses every call for this long, 5 s after the start.
     closed: Duration,
 }
@@ -67,14 +58,6 @@ struct Vendor {
 struct Upstream {
     address: SocketAddr,
     calls: Arc<Mutex<Calls>>,
-}
-
-#[derive(Default)]
-struct Calls {
-    /// The calls of the last second that count, of ours and of the other program.
-    window: VecDeque<Instant>,
-    accepted: Vec<Instant>,
-    refused: Vec<Instant>,
 }
 
 #[tokio::main]
@@ -98,13 +81,8 @@ async fn main() -> ExitCode {
 }
 
 fn cases() -> Vec<Case> {
-    let vendor = Vendor {
-        quota: 50,
-        stranger: 0.0,
-        counts_refused: false,
-        tells: true,
-        closed: Duration::ZERO,
-    };
+    let quota = Quota { quota: 50, counts_refused: false, tells: true };
+    let vendor = Vendor { quota, stranger: 0.0, closed: Duration::ZERO };
     let fixed = "{ algorithm: sliding_window, rate: 50/s, margin: 30ms }";
     let written = "50/s";
     let auto = "{ algorithm: sliding_window, rate: auto, start: 50/s, min: 1/s, max: 100/s, margin: 30ms }";
@@ -120,9 +98,10 @@ fn cases() -> Vec<Case> {
         bounds,
     };
     let shared = Vendor { stranger: 0.2, ..vendor };
-    let silent = Vendor { tells: false, ..shared };
-    let lower = Vendor { quota: 45, tells: false, ..vendor };
-    let penal = |vendor| Vendor { counts_refused: true, ..vendor };
+    let counting = |vendor: Vendor, quota| Vendor { quota, ..vendor };
+    let silent = counting(shared, Quota { tells: false, ..quota });
+    let lower = counting(vendor, Quota { quota: 45, tells: false, ..quota });
+    let penal = |vendor: Vendor| counting(vendor, Quota { counts_refused: true, ..vendor.quota });
     vec![
         case(
             "another program uses 20 %, load 75 %",
@@ -209,7 +188,7 @@ fn cases() -> Vec<Case> {
             "callers: 6/s of 10/s, another program uses 2/s",
             "10/s",
             "6s",
-            Vendor { quota: 10, ..silent },
+            counting(silent, Quota { quota: 10, ..silent.quota }),
             0.6,
             bounds(0.02, 0.95, true),
         ),
@@ -227,7 +206,7 @@ fn cases() -> Vec<Case> {
                 "unknown quota of 30/s",
                 unknown,
                 "500ms",
-                Vendor { quota: 30, tells: false, ..vendor },
+                counting(vendor, Quota { quota: 30, tells: false, ..quota }),
                 3.0,
                 bounds(0.03, 0.9, false),
             )
@@ -241,7 +220,7 @@ impl Case {
     /// Offers the load for `seconds` and returns whether the bounds were kept.
     async fn run(&self, seconds: f64) -> io::Result<bool> {
         let seconds = seconds.max(self.settled + 40.0);
-        let quota = self.vendor.quota as f64;
+        let quota = self.vendor.quota.quota as f64;
         let start = Instant::now() + 2 * SECOND;
         let upstream = Upstream::start(self.vendor, start).await?;
         let rest = format!(
@@ -249,26 +228,10 @@ impl Case {
             self.limiter, self.max_wait
         );
         let stage = Stage::set(GATEWAYS, upstream.address, &rest).await?;
-        // Each run offers the same load.
-        let (mut random, mut requests) = (fastrand::Rng::with_seed(1), JoinSet::new());
-        let (mut at, mut offered) = (0.0, 0);
-        while at < seconds {
-            sleep_until(start + Duration::from_secs_f64(at)).await;
-            requests.spawn(stage.request(offered, "/x"));
-            offered += 1;
-            at -= (1.0 - random.f64()).ln() / (quota * self.offered);
-        }
-        let end = Instant::now();
-        let (mut served, mut own, mut theirs, mut others) = (0, 0, 0, 0);
-        while let Some(answer) = requests.join_next().await {
-            let answer = answer.map_err(io::Error::other)??;
-            match (answer.status, answer.is_own) {
-                (200, _) => served += 1,
-                (429, true) => own += 1,
-                (429, false) => theirs += 1,
-                _ => others += 1,
-            }
-        }
+        let answered = vendor::offer(&stage, quota * self.offered, start, seconds).await?;
+        let (served, own, end) = (answered.served, answered.own, answered.end);
+        let theirs = answered.of_vendor.get(&429).copied().unwrap_or(0);
+        let others = answered.others + answered.of_vendor.values().sum::<usize>() - theirs;
         let again = stage.sum("paceway_retries_total").await?;
         let calls = upstream.calls.lock();
         let from = start + Duration::from_secs_f64(self.settled);
@@ -312,83 +275,17 @@ impl Case {
 impl Upstream {
     /// Starts the upstream of `vendor`, which the other program uses from `start` on.
     async fn start(vendor: Vendor, start: Instant) -> io::Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let (address, calls) = (listener.local_addr()?, Arc::<Mutex<Calls>>::default());
-        let log = calls.clone();
-        if vendor.stranger > 0.0 {
-            let log = calls.clone();
-            tokio::spawn(async move {
-                let pause = SECOND.div_f64(vendor.quota as f64 * vendor.stranger);
-                for i in 0_u32.. {
-                    sleep_until(start + pause * i).await;
-                    // Its calls are those of a program that stays within its part.
-                    log.lock().window.push_back(Instant::now());
-                }
-            });
-        }
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let log = log.clone();
-                // An error of a connection matters to its client alone.
-                tokio::spawn(async move { drop(serve(stream, &log, vendor, start).await) });
-            }
+        let calls = Arc::<Mutex<Calls>>::default();
+        let (log, shared) = (calls.clone(), calls.clone());
+        let rate = vendor.quota.quota as f64 * vendor.stranger;
+        vendor::share(rate, start, move || shared.lock().share(Instant::now()));
+        let from = start + 5 * SECOND;
+        let until = from + vendor.closed;
+        let address = vendor::open(move |_| {
+            let now = Instant::now();
+            let closed = (now >= from && now < until).then_some(until);
+            log.lock().answer(vendor.quota, closed, now)
         });
-        Ok(Self { address, calls })
-    }
-}
-
-async fn serve(
-    mut stream: TcpStream,
-    calls: &Mutex<Calls>,
-    vendor: Vendor,
-    start: Instant,
-) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    while head(&mut stream).await?.is_some() {
-        let answer = calls.lock().answer(vendor, start, Instant::now());
-        sleep(Duration::from_millis(5)).await;
-        stream.write_all(answer.as_bytes()).await?;
-    }
-    Ok(())
-}
-
-// === impl Calls ===
-
-impl Calls {
-    /// Counts a call that arrives `now`, and returns the answer.
-    fn answer(&mut self, vendor: Vendor, start: Instant, now: Instant) -> String {
-        while self.window.front().is_some_and(|at| now - *at >= SECOND) {
-            self.window.pop_front();
-        }
-        let closed = start + 5 * SECOND;
-        let is_closed = now >= closed && now < closed + vendor.closed;
-        let accepted = !is_closed && self.window.len() < vendor.quota;
-        if accepted || (vendor.counts_refused && !is_closed) {
-            self.window.push_back(now);
-        }
-        match accepted {
-            true => self.accepted.push(now),
-            false => self.refused.push(now),
-        }
-        // The time until the next call would be accepted.
-        let over = (self.window.len() + 1).saturating_sub(vendor.quota);
-        let free = over.checked_sub(1).and_then(|i| self.window.get(i));
-        let mut after =
-            free.map_or(Duration::ZERO, |at| (*at + SECOND).saturating_duration_since(now));
-        if is_closed {
-            after = closed + vendor.closed - now;
-        }
-        let remaining = vendor.quota.saturating_sub(self.window.len());
-        let told = match vendor.tells {
-            true => format!("RateLimit: \"second\";r={remaining};t=1\r\n"),
-            false => String::new(),
-        };
-        match accepted {
-            true => format!("HTTP/1.1 200 OK\r\n{told}Content-Length: 0\r\n\r\n"),
-            false => format!(
-                "HTTP/1.1 429 Too Many Requests\r\n{told}Retry-After-Ms: {}\r\nContent-Length: 0\r\n\r\n",
-                after.as_millis() + 1
-            ),
-        }
+        Ok(Self { address: address.await?, calls })
     }
 }
