@@ -88,6 +88,18 @@ local function keep_back(wants, class)
   return has_floor
 end
 
+-- Whether a request that confirms after its slot is sent with the permits of that slot.
+local function is_kept_late(wants, it)
+  if it.at >= call.now then return false end
+  for w, permits in pairs(parts_of(wants, it.grants, 0)) do
+    local state, kept = wants[w].state, wants[w].kept
+    local binds = state.algorithm.binds
+    local is_bound = not binds or binds(state.open, wants[w].cost, it.at, permits[2], permits[3])
+    if kept > 0 and is_bound and states.earliest(state, true, 0, 1, kept - 1) > 0 then return false end
+  end
+  return true
+end
+
 -- Decides a request whose slot comes once more, from the permits that are left by now: it may not be sent below a floor.
 local function keep_floors(wants, q, id)
   local it = stored.request(q, id)
@@ -97,6 +109,7 @@ local function keep_floors(wants, q, id)
     local gate = not state.algorithm.lease and state.open.gate
     if gate and not gates.takes_back(gate, state.algorithm) then return end
   end
+  if is_kept_late(wants, it) then return end
   local rates = {}
   for w, permits in pairs(parts_of(wants, it.grants, 0)) do
     local state, cost = wants[w].state, wants[w].cost

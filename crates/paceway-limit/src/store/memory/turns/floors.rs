@@ -3,7 +3,7 @@
 use super::{keep, pauses_end};
 use crate::{
     algorithm::{
-        Micros,
+        Grant, Micros, OpenRate,
         fair::{
             Place, Priority, Queue,
             queue::{Chain, DueCall, Effects, Slot},
@@ -11,7 +11,7 @@ use crate::{
         reserve::{self, Want},
     },
     store::{
-        Checks,
+        Check, Checks,
         memory::{MemoryStore, OpenedState},
         turn::is_rate,
     },
@@ -39,7 +39,7 @@ impl MemoryStore {
                 checks.iter().any(|check| check.kept_from(due.priority) > 0)
                     && opened.iter().all(OpenedState::takes_back)
             });
-            if let Some(due) = due {
+            if let Some(due) = due.filter(|due| !is_kept_late(due, now, checks, &opened)) {
                 decide_again(&mut queue, now, checks, &mut opened, place, due, &mut effects);
                 is_decided = true;
             }
@@ -56,6 +56,24 @@ impl MemoryStore {
         self.call(called);
         self.apply(now, checks, effects);
     }
+}
+
+/// Whether a request that confirms after its slot is sent with the permits of that slot, because those of the floors are left
+/// beside them. If it took others, of the present instant, a window would have none for the slots of the next one.
+fn is_kept_late(due: &DueCall, now: Micros, checks: &Checks, opened: &[OpenedState]) -> bool {
+    let rates = checks.iter().zip(opened).filter(|(check, _)| is_rate(check));
+    let is_left = |check: &Check, opened: &OpenedState, grant: Grant| {
+        let (Some(open), kept) = (opened.open.rate(), check.kept_from(due.priority)) else {
+            return true;
+        };
+        let is_free = || match opened.gate.as_deref() {
+            Some(gate) => gate.earliest(open, 0, 1, kept - 1).0 <= 0,
+            None => open.earliest(0, 1, kept - 1).0 <= 0,
+        };
+        kept <= 0 || !open.binds(grant, check.cost, due.slot.at) || is_free()
+    };
+    let mut rates = rates.zip(&due.slot.grants);
+    due.slot.at < now && rates.all(|((check, opened), grant)| is_left(check, opened, *grant))
 }
 
 /// Gives a request the permits of its instant in place of its own, or a later slot if too few would be left, or none.
