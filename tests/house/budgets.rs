@@ -15,7 +15,7 @@ const LONG_FUNCTIONS: usize = 1;
 /// Lines of Rust in `src` and `crates` without tests.
 const RUST_LINES: usize = 94_815;
 /// Lines of Lua in `crates`.
-const LUA_LINES: usize = 5_098;
+const LUA_LINES: usize = 5_101;
 
 /// The most lines of a function.
 const LONGEST: usize = 60;

@@ -4,11 +4,11 @@ local call, gates = require 'call', require 'gate'
 local adjust, queue, states = require 'reserve.adjust', require 'fair.queue', require 'state'
 
 local unpack_from = struct.unpack
-local MOST_MOVED, GRANT, GRANT_SIZE = 16, '<dddd', 32
+local MOST_MOVED, AHEAD, GRANT, GRANT_SIZE = 16, 50000, '<dddd', 32
 
 -- The request with the last slot, or the first, that can move and costs less than `below`.
 local function movable(q, below, is_forward)
-  for id, it in queue.walk(q, call.now + 1, '+inf', is_forward) do
+  for id, it in queue.walk(q, call.now + AHEAD + 1, '+inf', is_forward) do
     if it and not it.called and it.cost < below and #it.grants == GRANT_SIZE and not queue.is_gone(q, it) then return id, it end
   end
 end
@@ -19,12 +19,15 @@ local function moves(q, state, id, it)
   local whole, ticks, born, aux = unpack_from(GRANT, it.grants)
   if adjust.give_back(state, it.cost, whole, ticks, born, aux) then
     local kept = state.floors and state.floors[it.class]
-    local wait, start = states.earliest(state, true, 0, it.cost, kept)
-    if call.now + wait < it.at then
-      local grants = states.take_ahead(state, start, it.cost, wait, kept)
-      state.refunded = true
-      queue.give(q, id, { at = call.now + wait, grants = grants })
-      return true
+    -- It learns of a slot by a message: one that has come by then is too late for a margin of a few ms.
+    for from = AHEAD, 0, -AHEAD do
+      local wait, start = states.earliest(state, true, from, it.cost, kept)
+      if call.now + wait < it.at then
+        local grants = states.take_ahead(state, start, it.cost, wait, kept)
+        state.refunded = true
+        queue.give(q, id, { at = call.now + wait, grants = grants })
+        return true
+      end
     end
   end
   states.undo(state)

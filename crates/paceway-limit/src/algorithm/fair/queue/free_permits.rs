@@ -1,7 +1,7 @@
 //! Free permits before the last slots: a request that costs more or less than others has left, or a booking has lapsed. Law:
 //! no slot stays unused while a request waits.
 
-use super::{Effects, Grants, LOOKS, MOST_MOVED, Queue, Slot};
+use super::{AHEAD, Effects, Grants, LOOKS, MOST_MOVED, Queue, Slot};
 use crate::algorithm::{Micros, Open, OpenRate, gate::OpenGate};
 
 impl Queue {
@@ -71,11 +71,15 @@ impl Queue {
             is_given |= gate.refund(open, grant, cost);
         }
         if is_given {
-            let (wait, start) = match gate.as_deref() {
-                Some(gate) => gate.earliest(open, 0, cost, kept),
-                None => open.earliest(0, cost, kept),
-            };
-            if now + wait < at {
+            // It learns of a slot by a message: one that has come by then is too late for a margin of a few ms.
+            for from in [AHEAD, 0] {
+                let (wait, start) = match gate.as_deref() {
+                    Some(gate) => gate.earliest(open, from, cost, kept),
+                    None => open.earliest(from, cost, kept),
+                };
+                if now + wait >= at {
+                    continue;
+                }
                 let grant = match gate {
                     Some(gate) => gate.take(open, start, cost, wait),
                     None => open.take(start, cost),
@@ -95,13 +99,13 @@ impl Queue {
 
     /// The request with the last slot that can move and costs less than `below`.
     fn last_movable(&self, now: Micros, below: i64) -> Option<u64> {
-        let mut last = self.slots.range((now + 1, 0)..).rev().take(LOOKS);
+        let mut last = self.slots.range((now + AHEAD + 1, 0)..).rev().take(LOOKS);
         last.find(|(_, number)| self.can_move(now, *number, below)).map(|(_, number)| *number)
     }
 
     /// The request with the first slot that can move.
     fn first_movable(&self, now: Micros) -> Option<u64> {
-        let mut first = self.slots.range((now + 1, 0)..).take(LOOKS);
+        let mut first = self.slots.range((now + AHEAD + 1, 0)..).take(LOOKS);
         first.find(|(_, number)| self.can_move(now, *number, i64::MAX)).map(|(_, number)| *number)
     }
 

@@ -228,3 +228,20 @@ fn slots_of_one_instant_are_shared() {
     assert_eq!(["0", "1"].map(|tenant| waiting(&world, tenant)), [75, 5]);
     world.assert_lawful();
 }
+
+/// The permits of a request of two that leaves 10 ms before its slot were given to a request of one for those 10 ms later. With a
+/// margin of 20 ms that was too late for it, by the message and the way of its answer.
+#[test]
+fn a_request_that_moves_up_has_the_time_to_confirm() {
+    let rule = SlidingWindow::new(2, 1_000_000, 0).map(Algorithm::SlidingWindow).expect("a rule");
+    let mut world = World::new(rule);
+    world.ask(world.checks(0, 2), 0);
+    let [two, one] = [2, 1].map(|cost| {
+        let decision = world.ask(world.checks(0, cost), 60_000_000);
+        Place::of(decision.parts[0].grant).expect("it waits").0
+    });
+    assert_eq!([two, one].map(|it| world.at(it) - T0), [1_000_000, 2_000_000]);
+    world.now = T0 + 990_000;
+    assert!(world.store.leave_at(world.now, &world.checks(0, 2), Place(two)));
+    assert_eq!(world.at(one), world.now + AHEAD);
+}
