@@ -21,6 +21,8 @@ const COVERED: f64 = 0.95;
 const BUCKETS: f64 = 4.0;
 /// The bucket of the greatest costs, above 2^45.
 const LAST: u16 = 180;
+/// No sum is greater: 4,096 squared lengths of bodies of 2^64 bytes are 10^42.
+const GREATEST: f64 = 1e45;
 /// The first word of its text.
 const VERSION: &str = "r2";
 
@@ -212,7 +214,7 @@ impl CostModel {
             return None;
         }
         let mut sum =
-            || words.next()?.parse().ok().filter(|sum: &f64| sum.is_finite() && *sum >= 0.0);
+            || words.next()?.parse().ok().filter(|sum: &f64| (0.0..=GREATEST).contains(sum));
         let mut model = Self {
             answers: sum()?,
             bytes: sum()?,
@@ -228,7 +230,10 @@ impl CostModel {
                 weight.parse().ok().filter(|weight: &f64| (0.0..=2.0 * MOST).contains(weight));
             model.beyond.insert(bucket.parse().ok().filter(|bucket| *bucket <= LAST)?, weight?);
         }
-        (model.answers <= 2.0 * MOST).then_some(model)
+        // Each answer has one cost beyond the ratio at most. Weights are written with three digits.
+        let rounded = 0.001 * model.beyond.len() as f64;
+        let is_true = model.beyond.values().sum::<f64>() <= model.answers + rounded;
+        (is_true && model.answers <= 2.0 * MOST).then_some(model)
     }
 }
 

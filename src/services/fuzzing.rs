@@ -1,6 +1,9 @@
 //! Shows the calls of other proxies to the targets of `fuzz/`, which alone are built with `--cfg fuzzing`. Decides nothing.
 
-pub use super::{ext_authz::fuzzing::read_check, rate_limit::fuzzing::read_rate_limit};
+pub use super::{
+    ext_authz::fuzzing::{FuzzedCheck, read_check},
+    rate_limit::fuzzing::read_rate_limit,
+};
 
 use super::original::restore;
 use crate::config::{ForwardAuthConfig, OriginalRequest, ServiceListener};

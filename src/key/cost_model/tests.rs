@@ -132,6 +132,8 @@ fn texts_of_others_are_no_model() {
         "r2 1 1 1 1 1 1 5",
         "r2 1 1 1 1 1 1 999:1",
         "r2 -1 1 1 1 1 1",
+        "r2 1 1e300 1 1 1 1",
+        "r2 14 1 1 1 1 1 0:3000",
     ] {
         assert_eq!(CostModel::parse(text), None, "{text}");
     }
