@@ -132,7 +132,7 @@ impl CostModel {
 
     /// Takes the learned ratio for the reserves if it has moved.
     fn follow(&mut self) {
-        let ratio = self.learned_ratio();
+        let ratio = self.learned_ratio().min(GREATEST);
         if ((ratio - self.ratio) * self.bytes).abs() > self.costs * MOVED {
             self.take_ratio(ratio);
         }
@@ -182,18 +182,20 @@ impl CostModel {
 
     fn fade(&mut self) {
         while self.answers >= MOST {
-            for sum in [
-                &mut self.answers,
-                &mut self.bytes,
-                &mut self.costs,
-                &mut self.squared_bytes,
-                &mut self.bytes_by_costs,
-            ] {
+            for sum in self.sums() {
                 *sum /= 2.0;
             }
             self.beyond.values_mut().for_each(|weight| *weight /= 2.0);
             self.beyond.retain(|_, weight| *weight > 0.01);
         }
+        for sum in self.sums() {
+            *sum = sum.min(GREATEST);
+        }
+    }
+
+    fn sums(&mut self) -> [&mut f64; 5] {
+        let Self { answers, bytes, costs, squared_bytes, bytes_by_costs, .. } = self;
+        [answers, bytes, costs, squared_bytes, bytes_by_costs]
     }
 
     /// The model as a text, by which gateways share it.
@@ -230,10 +232,13 @@ impl CostModel {
                 weight.parse().ok().filter(|weight: &f64| (0.0..=2.0 * MOST).contains(weight));
             model.beyond.insert(bucket.parse().ok().filter(|bucket| *bucket <= LAST)?, weight?);
         }
-        // Each answer has one cost beyond the ratio at most. Weights are written with three digits.
-        let rounded = 0.001 * model.beyond.len() as f64;
-        let is_true = model.beyond.values().sum::<f64>() <= model.answers + rounded;
-        (is_true && model.answers <= 2.0 * MOST).then_some(model)
+        // Each answer has one cost beyond the ratio at most. A text of another program may have more, and rounded weights add up.
+        let weight: f64 = model.beyond.values().sum();
+        if weight > model.answers {
+            let part = model.answers / weight;
+            model.beyond.values_mut().for_each(|weight| *weight *= part);
+        }
+        (model.answers <= 2.0 * MOST).then_some(model)
     }
 }
 

@@ -133,10 +133,20 @@ fn texts_of_others_are_no_model() {
         "r2 1 1 1 1 1 1 999:1",
         "r2 -1 1 1 1 1 1",
         "r2 1 1e300 1 1 1 1",
-        "r2 14 1 1 1 1 1 0:3000",
     ] {
         assert_eq!(CostModel::parse(text), None, "{text}");
     }
+}
+
+/// Another program may have written it, and gateways must not refuse the texts of each other.
+#[test]
+fn a_text_that_no_answers_gave_becomes_a_model() {
+    let mut heavy = CostModel::parse("r2 14 1 1 1 1 1 0:3000 4:1000").expect("a model");
+    assert!(heavy.text().ends_with(" 0:10.500 4:3.500"), "{}", heavy.text());
+    let great = CostModel::parse("r2 3 3e1 9e44 15 1e6 0.5").expect("a model");
+    heavy.add(&great);
+    heavy.add(&great);
+    assert!(CostModel::parse(&heavy.text()).is_some(), "{}", heavy.text());
 }
 
 proptest! {
