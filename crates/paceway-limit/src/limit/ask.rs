@@ -38,15 +38,15 @@ pub enum Admission {
 /// # Errors
 ///
 /// [`StoreError`] when the store gives no decision and the limiters' policy for that (`on_failure`) gives none either.
-pub async fn ask(
+pub fn ask(
     store: &Arc<dyn Store>,
     question: impl Into<Question>,
     budget: Duration,
-) -> Result<Admission, StoreError> {
+) -> impl Future<Output = Result<Admission, StoreError>> + Send {
     let question = question.into();
     let needs = |check: &Check| check.is_lease() || check.turn.is_some();
     let ticket = question.all().iter().any(needs).then(|| store.calls().ticket());
-    ask_as(store, question, budget, ticket).await
+    ask_as(store, question, budget, ticket)
 }
 
 /// Asks for permits at an earlier instant in place of `parts`, within the budget.

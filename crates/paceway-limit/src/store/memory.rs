@@ -201,7 +201,6 @@ impl MemoryStore {
         }
     }
 
-    #[inline]
     pub(super) fn decide_at(
         &self,
         now: Micros,
