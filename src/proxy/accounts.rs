@@ -30,6 +30,8 @@ pub(crate) struct RequestAccounts<'h> {
     ways: Option<&'h Arc<Alternatives>>,
     /// Those that it may not use.
     closed: AccountSet,
+    /// Those that it has left.
+    left: AccountSet,
     /// The one that it uses.
     chosen: Option<u8>,
     /// The right to try one that was parked.
@@ -51,6 +53,7 @@ pub(crate) struct AttemptAccounts<'r> {
 pub(crate) struct AccountPools<'r> {
     route: &'r RouteAccounts,
     pools: &'r [Pool],
+    closed: AccountSet,
 }
 
 // === impl AttemptAccounts ===
@@ -83,6 +86,13 @@ impl<'r> AccountPools<'r> {
     /// The connections to the addresses of an account.
     pub(super) fn of(self, account: u8) -> &'r Pool {
         &self.pools[self.route.plan.all[usize::from(account)].upstream]
+    }
+
+    /// Whether an account with other addresses than `upstream` is open.
+    pub(super) fn has_other(self, upstream: &Pool) -> bool {
+        let all = self.route.plan.all.iter().enumerate();
+        let mut open = all.filter(|(i, _)| !self.closed.has(*i));
+        open.any(|(_, account)| !std::ptr::eq(&self.pools[account.upstream], upstream))
     }
 }
 
@@ -117,7 +127,8 @@ impl<'h> RequestAccounts<'h> {
             _ => None,
         };
         let chosen = if ways.is_none() { route.first(closed) } else { None };
-        Ok(Self { route, config, ways, closed, chosen, trial, uri: None })
+        let left = AccountSet::default();
+        Ok(Self { route, config, ways, closed, left, chosen, trial, uri: None })
     }
 
     /// The accounts for an attempt; `None` if nothing limits the request.
@@ -130,7 +141,7 @@ impl<'h> RequestAccounts<'h> {
     where
         'h: 'p,
     {
-        AccountPools { route: self.route, pools }
+        AccountPools { route: self.route, pools, closed: self.closed }
     }
 
     /// The account that it uses.
@@ -169,6 +180,7 @@ impl<'h> RequestAccounts<'h> {
         let same = all.iter().enumerate().filter(|(_, account)| account.upstream == own);
         same.for_each(|(i, _)| {
             self.closed.add(i);
+            self.left.add(i);
             self.route.plan.lose(i);
         });
         self.count_move(MoveReason::Unreachable);
@@ -180,12 +192,31 @@ impl<'h> RequestAccounts<'h> {
         self.trial = None;
         if let Some(own) = self.chosen {
             self.closed.add(own.into());
+            self.left.add(own.into());
         }
         let first = self.route.first(self.closed);
         if self.ways.is_none() {
             self.chosen = first.or(self.chosen);
         }
         first.is_some()
+    }
+
+    /// Looks for an account that waits to be tried, for a request that has left the one which it had the right to try.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::AccountsParked`] if there is none that it has not left.
+    async fn try_another(&mut self, store: &Arc<dyn Store>) -> Result<(), Failure> {
+        let OpenAccounts { closed, trial } = self.route.closed(store).await.map_err(parked)?;
+        let closed = closed.with(self.left);
+        let Some(first) = self.route.first(closed) else {
+            return Err(parked(self.route.plan.all_parked(&**store)));
+        };
+        (self.closed, self.trial) = (closed, trial);
+        if self.ways.is_none() {
+            self.chosen = Some(first);
+        }
+        Ok(())
     }
 
     /// Counts a request that leaves its account.

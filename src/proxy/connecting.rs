@@ -96,7 +96,11 @@ impl Callee for FirstConnection<'_> {
 
     async fn ready(&mut self) -> Result<Connection, Failure> {
         let began = Instant::now();
+        let upstream = self.upstream;
+        let has_other = self.accounts.is_some_and(|accounts| accounts.has_other(upstream));
         let (from, connection) = match self.ahead.take() {
+            // The call need not outlast a restart of this one.
+            ahead if has_other => (began, upstream.connection_once(ahead).await),
             Some(ahead) => (self.since, self.upstream.connection_ahead(ahead, self.until).await),
             None => (began, self.upstream.connection(self.until).await),
         };

@@ -96,6 +96,27 @@ impl Pool {
         }
     }
 
+    /// Takes a connection as [`Self::connection`] does, or the one that was begun `ahead`, for a caller that has another upstream to
+    /// call: an address that refuses is not tried again.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::connection`].
+    pub async fn connection_once(
+        &self,
+        ahead: Option<PendingConnection>,
+    ) -> Result<Connection, UpstreamError> {
+        if let Some(PendingConnection { made, .. }) = ahead
+            && let Ok(made) = made.await
+        {
+            return made;
+        }
+        match find_source(&self.0, &[], true) {
+            ConnectionSource::Ready(connection) => Ok(connection),
+            next => Box::pin(begin(&self.0, next, ConnectPolicy::ONCE)).await,
+        }
+    }
+
     /// Begins to make a connection if the pool has none, open or being made. A caller that drops the result leaves the
     /// connection to other requests. It is tried once, as no request needs it yet.
     pub fn connect_ahead(&self) -> Option<PendingConnection> {
@@ -107,9 +128,7 @@ impl Pool {
         let pool = self.0.clone();
         tokio::spawn(async move {
             let next = find_source(&pool, &[], true);
-            let once =
-                ConnectPolicy { may_reuse: true, since: None, until: None, spent: Duration::ZERO };
-            if let Err(Ok(connection)) = made.send(begin(&pool, next, once).await) {
+            if let Err(Ok(connection)) = made.send(begin(&pool, next, ConnectPolicy::ONCE).await) {
                 connection.recycle();
             }
         });

@@ -253,6 +253,34 @@ async fn all_accounts_parked_is_503_with_the_reason() {
     assert_eq!(by_credential(&upstream).values().sum::<usize>(), 3);
 }
 
+/// The call that tries the first of them does not answer for the others.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rejected_trial_moves_to_an_account_that_waits_for_one(
+    #[values(false, true)] is_redis: bool,
+) {
+    let (_redis, store) = store(is_redis);
+    let verdicts = Verdicts::default();
+    let upstream = vendor(&verdicts).await;
+    for own in ["Bearer secret-1", "Bearer secret-2", "Bearer secret-3"] {
+        verdicts.lock().insert(own, ("401 Unauthorized", "{}"));
+    }
+    let gateway =
+        gateway(&upstream, &store, THREE, "rate: 1000/s, burst: 100", "park_for: 2s").await;
+    assert_eq!(gateway.get("/a").await.status, 503);
+    verdicts.lock().remove("Bearer secret-3");
+    eventually("the ends of all parks", async || {
+        let page = gateway.page("/upstreams/api/accounts").await.json();
+        let all = page["accounts"].as_array().expect("accounts").clone();
+        all.iter().all(|own| own["state"] == "tried").then_some(())
+    })
+    .await;
+    assert_eq!(gateway.get("/a").await.status, 200);
+    let calls = BTreeMap::from([("secret-1", 2), ("secret-2", 2), ("secret-3", 2)]);
+    let calls: BTreeMap<_, _> = calls.into_iter().map(|(own, n)| (own.to_owned(), n)).collect();
+    assert_eq!(by_credential(&upstream), calls);
+}
+
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_call_moves_to_another_account(#[values(false, true)] is_redis: bool) {
@@ -455,9 +483,9 @@ async fn an_account_that_cannot_be_reached_is_left() {
         "accounts:\n      - {{ name: gone, url: '{gone}', headers: {{ authorization: g }} }}\n      \
          - {{ name: here, headers: {{ authorization: h }} }}"
     );
+    // A lone address would be tried again for as long.
     let gateway =
-        gateway(&upstream, "", &accounts, "rate: 1000/s, burst: 100", "connect_timeout: 300ms")
-            .await;
+        gateway(&upstream, "", &accounts, "rate: 1000/s, burst: 100", "connect_timeout: 1h").await;
     for _ in 0..4 {
         let answer = gateway.get("/a").await;
         assert_eq!(

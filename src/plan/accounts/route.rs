@@ -155,6 +155,11 @@ impl AccountSet {
         self.0 >> account & 1 == 1
     }
 
+    /// The accounts of both.
+    pub(crate) fn with(self, others: Self) -> Self {
+        Self(self.0 | others.0)
+    }
+
     fn is_all(self, count: usize) -> bool {
         (0..count).all(|account| self.has(account))
     }

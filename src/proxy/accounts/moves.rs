@@ -1,7 +1,7 @@
 //! A request between accounts: it is sent with the one whose slot is the earliest, and moves when the vendor rejects that, when
 //! the call fails, or when the address cannot be reached. A refusal moves it by the rules of retries, which are not here.
 
-use super::{RequestAccounts, parked};
+use super::RequestAccounts;
 use crate::{
     answer::Failure,
     limit::{self, Callee},
@@ -134,7 +134,7 @@ impl<'a> Exchange<'a> {
                 accounts.closed = before;
                 return Ok(false);
             }
-            return Err(parked(accounts.route.plan.all_parked(&*self.proxy.0.store)));
+            Box::pin(accounts.try_another(&self.proxy.0.store)).await?;
         }
         let Some(body) = outgoing.extras.replay.take().await else { return Ok(false) };
         *self.arrival.request.body_mut() = body;

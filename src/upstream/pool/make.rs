@@ -335,6 +335,10 @@ async fn connect_now(
 // === impl ConnectPolicy ===
 
 impl ConnectPolicy {
+    /// An address that refuses is not tried again.
+    pub(super) const ONCE: Self =
+        Self { may_reuse: true, since: None, until: None, spent: Duration::ZERO };
+
     /// Uses an idle connection, or connects until `connect_timeout` after `since`, for a request that may wait until `until`.
     pub(super) fn since(since: Instant, until: Instant) -> Self {
         let spent = Duration::ZERO;
