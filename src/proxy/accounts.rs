@@ -30,7 +30,7 @@ pub(crate) struct RequestAccounts<'h> {
     ways: Option<&'h Arc<Alternatives>>,
     /// Those that it may not use.
     closed: AccountSet,
-    /// Those that it has left.
+    /// Those that it has left, and those that do not take calls which have failed as it has.
     left: AccountSet,
     /// The one that it uses.
     chosen: Option<u8>,
@@ -112,7 +112,7 @@ impl<'h> RequestAccounts<'h> {
         until: Instant,
     ) -> Result<Self, Failure> {
         let opened = loop {
-            match route.closed(store).await {
+            match route.closed(store, AccountSet::default()).await {
                 Ok(opened) => break opened,
                 // The result of the call that tries one is near.
                 Err(AllParked { is_tried: true, .. }) if Instant::now() + TRIED < until => {
@@ -207,8 +207,8 @@ impl<'h> RequestAccounts<'h> {
     ///
     /// [`Failure::AccountsParked`] if there is none that it has not left.
     async fn try_another(&mut self, store: &Arc<dyn Store>) -> Result<(), Failure> {
-        let OpenAccounts { closed, trial } = self.route.closed(store).await.map_err(parked)?;
-        let closed = closed.with(self.left);
+        let opened = self.route.closed(store, self.left).await;
+        let OpenAccounts { closed, trial } = opened.map_err(parked)?;
         let Some(first) = self.route.first(closed) else {
             return Err(parked(self.route.plan.all_parked(&**store)));
         };
@@ -313,6 +313,7 @@ impl<'h> RequestAccounts<'h> {
         for (i, account) in self.config.all.iter().enumerate() {
             if !account.on.iter().any(|class| class.has(status)) {
                 self.closed.add(i);
+                self.left.add(i);
             }
         }
     }

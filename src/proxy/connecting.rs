@@ -15,6 +15,8 @@ pub(super) struct FirstConnection<'a> {
     upstream: &'a Pool,
     /// The connections to the addresses of accounts, of which one is taken with the slot.
     accounts: Option<AccountPools<'a>>,
+    /// The caller leaves an address that refuses for that of another account.
+    is_left: bool,
     /// When the attempt began. A connection that was idle for long then is not taken.
     since: Instant,
     /// The end of the time that the request may wait.
@@ -60,20 +62,25 @@ impl<'a> FirstConnection<'a> {
     /// so that it is made while the store decides.
     pub(super) fn new(upstream: &'a Pool, since: Instant, until: Instant) -> Self {
         let (ahead, connecting) = (upstream.connect_ahead(), Connecting::default());
-        let (accounts, made, due) = (None, None, None);
-        Self { upstream, accounts, since, until, ahead, made, due, connecting }
+        let (accounts, is_left, made, due) = (None, false, None, None);
+        Self { upstream, accounts, is_left, since, until, ahead, made, due, connecting }
     }
 
     /// Connects only shortly before the slot, which is not near.
     pub(super) fn later(upstream: &'a Pool, until: Instant) -> Self {
         let (since, connecting) = (Instant::now(), Connecting::default());
-        let (accounts, ahead, made, due) = (None, None, None, None);
-        Self { upstream, accounts, since, until, ahead, made, due, connecting }
+        let (accounts, is_left, ahead, made, due) = (None, false, None, None, None);
+        Self { upstream, accounts, is_left, since, until, ahead, made, due, connecting }
     }
 
     /// Takes the connection from the addresses of the account that is taken.
     pub(super) fn among(self, accounts: Option<AccountPools<'a>>) -> Self {
         Self { accounts, ..self }
+    }
+
+    /// Tries an address that refuses once, if another account is open: the caller leaves it then.
+    pub(super) fn leaving(self) -> Self {
+        Self { is_left: true, ..self }
     }
 
     /// The upstream that is called.
@@ -97,7 +104,8 @@ impl Callee for FirstConnection<'_> {
     async fn ready(&mut self) -> Result<Connection, Failure> {
         let began = Instant::now();
         let upstream = self.upstream;
-        let has_other = self.accounts.is_some_and(|accounts| accounts.has_other(upstream));
+        let accounts = self.accounts.filter(|_| self.is_left);
+        let has_other = accounts.is_some_and(|accounts| accounts.has_other(upstream));
         let (from, connection) = match self.ahead.take() {
             // The call need not outlast a restart of this one.
             ahead if has_other => (began, upstream.connection_once(ahead).await),

@@ -496,6 +496,41 @@ async fn an_account_that_cannot_be_reached_is_left() {
     }
 }
 
+/// The one whose address refuses does not keep the right to try from the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unreachable_account_leaves_the_trial_to_another_one() {
+    let verdicts = Verdicts::default();
+    let upstream = vendor(&verdicts).await;
+    let gone = vendor(&Verdicts::default()).await.url();
+    verdicts.lock().insert("h", ("401 Unauthorized", "{}"));
+    let accounts = format!(
+        "accounts:\n      - {{ name: gone, url: '{gone}', headers: {{ authorization: g }} }}\n      \
+         - {{ name: here, headers: {{ authorization: h }} }}"
+    );
+    let gateway = gateway(
+        &upstream,
+        "",
+        &accounts,
+        "rate: 1000/s, burst: 100",
+        "connect_timeout: 100ms\n    park_for: 1s",
+    )
+    .await;
+    for name in ["gone", "here"] {
+        let path = format!("/upstreams/api/accounts/{name}/park");
+        let body = r#"{"for": "1s"}"#;
+        let length = body.len().to_string();
+        let head = request("PUT", &path, &[("Content-Length", &length)]);
+        assert_eq!(gateway.admin_request(head + body).await.status, 200);
+    }
+    verdicts.lock().clear();
+    eventually("the end of both parks", async || {
+        (gateway.get("/a").await.status == 200).then_some(())
+    })
+    .await;
+    let answer = gateway.get("/a").await;
+    assert_eq!((answer.status, answer.head.get("paceway-account")), (200, Some("here")));
+}
+
 #[rstest]
 #[case::said("on: [5xx], ", 200)]
 #[case::not_said("", 500)]

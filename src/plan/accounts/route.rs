@@ -52,33 +52,40 @@ impl RouteAccounts {
         Self { plan, tag }
     }
 
-    /// The accounts that a request may not use now. An account that was parked before is open for one request, which gets the
-    /// right to try it.
+    /// The accounts that a request may not use now, those of `left` among them. An account that was parked before is open for one
+    /// request, which gets the right to try it: first one whose address can be reached.
     ///
     /// # Errors
     ///
     /// [`AllParked`] if none is open.
-    pub(crate) async fn closed(&self, store: &Arc<dyn Store>) -> Result<OpenAccounts, AllParked> {
+    pub(crate) async fn closed(
+        &self,
+        store: &Arc<dyn Store>,
+        left: AccountSet,
+    ) -> Result<OpenAccounts, AllParked> {
         let plan = &self.plan;
-        let mut closed = plan.closed(&**store, AccountSet::default());
+        let mut closed = plan.closed(&**store, left);
+        let mut gone = AccountSet::default();
+        for (account, own) in plan.all.iter().enumerate() {
+            if own.known.gone.lasts() {
+                gone.add(account);
+            }
+        }
         let mut trial = None;
-        for account in 0..plan.all.len() {
-            if plan.is_doubtful(account) && !closed.has(account) {
-                trial = match trial {
-                    None => self.try_out(store, account).await,
-                    some => some,
-                };
-                if trial.as_ref().is_none_or(|trial| usize::from(trial.account) != account) {
-                    closed.add(account);
+        for is_gone in [false, true] {
+            for account in (0..plan.all.len()).filter(|account| gone.has(*account) == is_gone) {
+                if plan.is_doubtful(account) && !closed.has(account) {
+                    trial = match trial {
+                        None => self.try_out(store, account).await,
+                        some => some,
+                    };
+                    if trial.as_ref().is_none_or(|trial| usize::from(trial.account) != account) {
+                        closed.add(account);
+                    }
                 }
             }
         }
-        let mut reached = closed;
-        for (account, own) in plan.all.iter().enumerate() {
-            if own.known.gone.lasts() {
-                reached.add(account);
-            }
-        }
+        let reached = closed.with(gone);
         if !reached.is_all(plan.all.len()) {
             closed = reached;
         }

@@ -34,14 +34,15 @@ async fn a_pause_closes_an_account_that_no_event_has_closed() {
     let own = accounts(&plan);
     for account in [1, 2] {
         store.pauses().learn("another state", 60_000_000, 429);
-        own.closed(&store).await.expect("an open account");
+        own.closed(&store, AccountSet::default()).await.expect("an open account");
         learn(&*store, &plan, account, 60);
-        let open = own.closed(&store).await.expect("an open account");
+        let open = own.closed(&store, AccountSet::default()).await.expect("an open account");
         assert!(open.closed.has(account), "{open:?}");
         assert_eq!(own.first(open.closed), Some(if account == 1 { 2 } else { 0 }));
     }
     let newer = self::plan();
-    let open = accounts(&newer).closed(&store).await.expect("an open account");
+    let open =
+        accounts(&newer).closed(&store, AccountSet::default()).await.expect("an open account");
     assert_eq!(is_closed(&open), [false, true, true]);
 }
 
@@ -54,7 +55,8 @@ async fn the_first_end_counts_when_all_are_parked() {
     let all = accounts(&plan).plan.all_parked(&*store);
     assert!(all.is_tried, "one is open");
     learn(&*store, &plan, 2, 60);
-    let all = accounts(&plan).closed(&store).await.expect_err("all are parked");
+    let all =
+        accounts(&plan).closed(&store, AccountSet::default()).await.expect_err("all are parked");
     assert!(!all.is_tried && (29..=30).contains(&all.left.as_secs()), "{all:?}");
 }
 
@@ -63,10 +65,10 @@ async fn an_unreachable_account_is_used_when_it_is_the_last_one() {
     let (plan, store) = (plan(), Arc::new(MemoryStore::default()) as Arc<dyn Store>);
     let own = accounts(&plan);
     own.plan.lose(1);
-    let open = own.closed(&store).await.expect("an open account");
+    let open = own.closed(&store, AccountSet::default()).await.expect("an open account");
     assert_eq!(is_closed(&open), [false, true, false]);
     learn(&*store, &plan, 0, 60);
     learn(&*store, &plan, 2, 60);
-    let open = own.closed(&store).await.expect("an open account");
+    let open = own.closed(&store, AccountSet::default()).await.expect("an open account");
     assert_eq!(is_closed(&open), [true, false, true]);
 }

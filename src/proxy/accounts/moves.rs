@@ -41,7 +41,8 @@ impl<'a> Exchange<'a> {
         let (reservation, connection, upstream) = loop {
             let own = accounts.upstream().map_or(main, |own| &pools[own]);
             let mut pool = FirstConnection::new(own, since, since + routed.budget)
-                .among(Some(accounts.pools(pools)));
+                .among(Some(accounts.pools(pools)))
+                .leaving();
             let connected = match checks {
                 Some(checks) => {
                     let attempt = self.first_attempt(routed, checks, read.as_deref());
@@ -59,7 +60,13 @@ impl<'a> Exchange<'a> {
             match connected {
                 Ok((reservation, connection)) => break (reservation, connection, pool.upstream()),
                 // The permits are given back, and the others may be reached.
-                Err(Failure::Upstream(_)) if accounts.leave_unreachable() => is_first = false,
+                Err(Failure::Upstream(failure)) => {
+                    let store = &proxy.0.store;
+                    if !accounts.leave_unreachable() && accounts.try_another(store).await.is_err() {
+                        return Err(Failure::Upstream(failure));
+                    }
+                    is_first = false;
+                }
                 Err(failure) => return Err(failure),
             }
         };
@@ -124,14 +131,14 @@ impl<'a> Exchange<'a> {
             return Ok(false);
         }
         let Some(accounts) = &mut outgoing.accounts else { return Ok(false) };
-        let before = accounts.closed;
+        let before = (accounts.closed, accounts.left);
         if reason == MoveReason::Failed {
             accounts.spill(status);
         }
         accounts.count_move(reason);
         if !accounts.leave() {
             if reason == MoveReason::Failed {
-                accounts.closed = before;
+                (accounts.closed, accounts.left) = before;
                 return Ok(false);
             }
             Box::pin(accounts.try_another(&self.proxy.0.store)).await?;
