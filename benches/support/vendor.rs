@@ -130,9 +130,10 @@ impl Calls {
         if accepted || (quota.counts_refused && closed.is_none()) {
             self.window.push_back(now);
         }
-        match accepted {
-            true => self.accepted.push(now),
-            false => self.refused.push(now),
+        if accepted {
+            self.accepted.push(now);
+        } else {
+            self.refused.push(now);
         }
         // The time until the next call would be accepted.
         let over = (self.window.len() + 1).saturating_sub(quota.quota);
@@ -140,16 +141,18 @@ impl Calls {
         let free = closed.or(free.map(|at| *at + SECOND));
         let after = free.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
         let remaining = quota.quota.saturating_sub(self.window.len());
-        let told = match quota.tells {
-            true => format!("RateLimit: \"second\";r={remaining};t=1\r\n"),
-            false => String::new(),
+        let told = if quota.tells {
+            format!("RateLimit: \"second\";r={remaining};t=1\r\n")
+        } else {
+            String::new()
         };
-        match accepted {
-            true => format!("HTTP/1.1 200 OK\r\n{told}Content-Length: 0\r\n\r\n"),
-            false => format!(
+        if accepted {
+            format!("HTTP/1.1 200 OK\r\n{told}Content-Length: 0\r\n\r\n")
+        } else {
+            format!(
                 "HTTP/1.1 429 Too Many Requests\r\n{told}Retry-After-Ms: {}\r\nContent-Length: 0\r\n\r\n",
                 after.as_millis() + 1
-            ),
+            )
         }
     }
 }

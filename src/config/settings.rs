@@ -227,6 +227,15 @@ pub struct Route {
     pub answers: AnswerForm,
 }
 
+// === impl StoreConfig ===
+
+impl StoreConfig {
+    /// Whether states are on several servers, so that those of one decision need a hash tag.
+    pub fn is_cluster(&self) -> bool {
+        matches!(self, Self::Redis { url, .. } if url.is_cluster())
+    }
+}
+
 // === impl AccessLog ===
 
 impl Choice for AccessLog {
@@ -272,8 +281,7 @@ impl Config {
     /// Every other store decides on any keys together, so each limiter there is its own group. Its keys then stay the same
     /// when routes are added, also while gateways with the old and the new routes run side by side.
     pub(crate) fn group_limiters(&mut self) {
-        let is_cluster = matches!(&self.store, StoreConfig::Redis { url, .. } if url.is_cluster());
-        if !is_cluster {
+        if !self.store.is_cluster() {
             for limiter in &mut self.limiters {
                 limiter.group = limiter.name.clone();
                 limiter.spread = false;

@@ -11,7 +11,7 @@ pub(crate) use route::{AccountSet, OpenAccounts, RouteAccounts, Trial, open_ways
 use super::previous::Previous;
 use crate::{
     algorithm::{Algorithm, TokenBucket},
-    config::{self, Config, StoreConfig},
+    config::{self, Config},
     key::StateNames,
     limit,
     metrics::AccountMetrics,
@@ -75,13 +75,10 @@ impl AccountsPlan {
         prefix: &str,
         previous: &Previous<'_>,
     ) -> Vec<Option<Arc<Self>>> {
-        let is_cluster =
-            matches!(&config.store, StoreConfig::Redis { url, .. } if url.is_cluster());
         let plan = |(i, upstream): (usize, &config::Upstream)| {
             let own = upstream.accounts.as_ref()?;
             let routes = config.routes.iter().filter(|route| route.upstream == i);
-            let tags: BTreeSet<String> =
-                routes.map(|route| tag_of(config, route, is_cluster)).collect();
+            let tags: BTreeSet<String> = routes.map(|route| tag_of(config, route)).collect();
             let tags: Vec<_> = tags.into_iter().collect();
             let before = previous.upstream(&upstream.name);
             let before = before.and_then(|(plan, i)| plan.accounts[i].clone());
@@ -261,8 +258,8 @@ fn print_of(account: &config::Account) -> String {
 }
 
 /// The hash tag of the states that requests of a route have.
-fn tag_of(config: &Config, route: &config::Route, is_cluster: bool) -> String {
-    let first = route.limiters.first().filter(|_| is_cluster);
+fn tag_of(config: &Config, route: &config::Route) -> String {
+    let first = route.limiters.first().filter(|_| config.store.is_cluster());
     first.map_or("accounts", |charge| &config.limiters[charge.limiter].group).to_owned()
 }
 

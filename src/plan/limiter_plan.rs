@@ -82,10 +82,7 @@ impl LimiterPlan {
         let mut metrics = LimiterMetrics::new(&limiter.name, is_one, !limiter.rates.is_empty());
         let key = limiter.margin_name(prefix, instance);
         let before = previous.limiter(&limiter.name).map(|(plan, i)| &plan.limiters[i]);
-        let is_cluster = matches!(
-            &config.store,
-            config::StoreConfig::Redis { url, .. } if url.is_cluster()
-        );
+        let is_cluster = config.store.is_cluster();
         let renamed = Renamed { limiter, names: &names, is_cluster };
         let used = previous.used_states(&limiter.name);
         let (former, forgets) = used.map(|used| renamed.former(used)).unwrap_or_default();

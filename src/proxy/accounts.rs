@@ -177,22 +177,27 @@ impl<'h> RequestAccounts<'h> {
         let all = &self.route.plan.all;
         let Some(own) = self.chosen else { return false };
         let own = all[usize::from(own)].upstream;
+        let mut same_address = AccountSet::default();
         let same = all.iter().enumerate().filter(|(_, account)| account.upstream == own);
         same.for_each(|(i, _)| {
-            self.closed.add(i);
-            self.left.add(i);
+            same_address.add(i);
             self.route.plan.lose(i);
         });
+        self.leave_out(same_address);
         self.count_move(MoveReason::Unreachable);
         self.leave()
+    }
+
+    /// Uses none of these accounts from now on.
+    fn leave_out(&mut self, accounts: AccountSet) {
+        (self.closed, self.left) = (self.closed.with(accounts), self.left.with(accounts));
     }
 
     /// Leaves the account for one of the others. Returns whether one is open.
     fn leave(&mut self) -> bool {
         self.trial = None;
         if let Some(own) = self.chosen {
-            self.closed.add(own.into());
-            self.left.add(own.into());
+            self.leave_out(AccountSet::only(own.into()));
         }
         let first = self.route.first(self.closed);
         if self.ways.is_none() {
@@ -310,12 +315,13 @@ impl<'h> RequestAccounts<'h> {
 
     /// Closes all accounts but those that take calls which were answered with this status.
     fn spill(&mut self, status: StatusCode) {
+        let mut others = AccountSet::default();
         for (i, account) in self.config.all.iter().enumerate() {
             if !account.on.iter().any(|class| class.has(status)) {
-                self.closed.add(i);
-                self.left.add(i);
+                others.add(i);
             }
         }
+        self.leave_out(others);
     }
 
     /// Parks the account for all requests of all gateways.

@@ -87,12 +87,17 @@ impl Pool {
     /// [`UpstreamError::Connect`], [`UpstreamError::Via`], [`UpstreamError::ConnectTimeout`] or
     /// [`UpstreamError::TlsTimeout`] if no address could be connected to.
     pub async fn connection(&self, until: Instant) -> Result<Connection, UpstreamError> {
+        self.connection_by(|| ConnectPolicy::since(Instant::now(), until)).await
+    }
+
+    /// Takes an idle connection, or makes one by this policy.
+    async fn connection_by(
+        &self,
+        policy: impl FnOnce() -> ConnectPolicy,
+    ) -> Result<Connection, UpstreamError> {
         match find_source(&self.0, &[], true) {
             ConnectionSource::Ready(connection) => Ok(connection),
-            next => {
-                let policy = ConnectPolicy::since(Instant::now(), until);
-                Box::pin(begin(&self.0, next, policy)).await
-            }
+            next => Box::pin(begin(&self.0, next, policy())).await,
         }
     }
 
@@ -111,10 +116,7 @@ impl Pool {
         {
             return made;
         }
-        match find_source(&self.0, &[], true) {
-            ConnectionSource::Ready(connection) => Ok(connection),
-            next => Box::pin(begin(&self.0, next, ConnectPolicy::ONCE)).await,
-        }
+        self.connection_by(|| ConnectPolicy::ONCE).await
     }
 
     /// Begins to make a connection if the pool has none, open or being made. A caller that drops the result leaves the

@@ -13,7 +13,7 @@ const MATCHED_FLAGS: usize = 0;
 /// Functions of more than `LONGEST` lines that are no tables.
 const LONG_FUNCTIONS: usize = 1;
 /// Lines of Rust in `src` and `crates` without tests.
-const RUST_LINES: usize = 94_947;
+const RUST_LINES: usize = 94_980;
 /// Lines of Lua in `crates`.
 const LUA_LINES: usize = 5_101;
 

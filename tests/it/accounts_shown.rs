@@ -315,7 +315,7 @@ async fn a_rejected_account_is_parked_and_then_tried() {
     until_state(&gateway, "bot-1", "tried").await;
     let status = run(&gateway, &["status"]);
     assert!(status.contains("bot-1 of vendor: was parked; the next call tries it"), "{status}");
-    // An operator who has renewed the credentials ends the park at once.
+    // After new credentials an operator ends the park at once.
     assert_eq!(change(&gateway, "DELETE", "", &[]).await.json()["unparked"], true);
     assert_eq!(named(&page(&gateway).await, "bot-1")["state"], "open");
 }

@@ -3,7 +3,7 @@
 
 use super::{ASK_AGAIN, AccountsPlan, AllParked, tag_of};
 use crate::{
-    config::{self, Config, StoreConfig},
+    config::{self, Config},
     key::AccountNames,
     limit::{self, Admission, Reservation},
     store::{Alternative, Alternatives, Checks, Question, Store},
@@ -45,9 +45,7 @@ impl RouteAccounts {
         route: &config::Route,
         plan: Arc<AccountsPlan>,
     ) -> Self {
-        let is_cluster =
-            matches!(&config.store, StoreConfig::Redis { url, .. } if url.is_cluster());
-        let own = tag_of(config, route, is_cluster);
+        let own = tag_of(config, route);
         let tag = plan.tags.iter().position(|tag| *tag == own).unwrap_or_default();
         Self { plan, tag }
     }
@@ -154,6 +152,10 @@ pub(crate) fn open_ways(all: &Arc<Alternatives>, closed: AccountSet) -> Arc<Alte
 // === impl AccountSet ===
 
 impl AccountSet {
+    pub(crate) fn only(account: usize) -> Self {
+        Self(1 << account)
+    }
+
     pub(crate) fn add(&mut self, account: usize) {
         self.0 |= 1 << account;
     }

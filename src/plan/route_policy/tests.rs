@@ -21,6 +21,23 @@ fn plan(routes: [&str; 2]) -> Plan {
     Plan::new(config, false)
 }
 
+/// The values of a request that names neither an account nor a descriptor.
+fn parts_of(request: &Request<()>) -> Parts<'_> {
+    Parts {
+        client_ip: [10, 0, 0, 1].into(),
+        host: None,
+        method: request.method(),
+        uri: request.uri(),
+        headers: request.headers(),
+        body: None,
+        body_length: None,
+        paths: Paths::default(),
+        template: None,
+        descriptor: None,
+        account: None,
+    }
+}
+
 #[rstest]
 #[case::same("upstream: a, limiters: [x], max_wait: 2s", 1)]
 #[case::fewer_may_wait("upstream: a, limiters: [x], max_wait: 2s, max_waiting: 7", 2)]
@@ -49,19 +66,8 @@ fn a_descriptor_is_charged_a_sum_for_each_hit() {
     let plan = Plan::new(config, false);
     let request = Request::new(());
     let charged = |n: &str, hits| {
-        let parts = Parts {
-            client_ip: [10, 0, 0, 1].into(),
-            host: None,
-            method: request.method(),
-            uri: request.uri(),
-            headers: request.headers(),
-            body: None,
-            body_length: None,
-            paths: Paths::default(),
-            template: None,
-            descriptor: Some(Descriptor(&[("n", n)])),
-            account: None,
-        };
+        let descriptor = Some(Descriptor(&[("n", n)]));
+        let parts = Parts { descriptor, ..parts_of(&request) };
         let checks = plan.policies[1].descriptor_checks(&plan.limiters, &parts, hits, None);
         checks.map(|own| own.map(|own| own.checks[0].cost)).map_err(|unpayable| unpayable.why)
     };
@@ -116,19 +122,7 @@ fn accounts_have_the_question_that_each_request_would_ask(
     let accounts = plan.config.upstreams[0].accounts.as_ref().expect("accounts");
     let request = Request::new(());
     let asked = question(accounts, |names| {
-        let parts = Parts {
-            client_ip: [10, 0, 0, 1].into(),
-            host: None,
-            method: request.method(),
-            uri: request.uri(),
-            headers: request.headers(),
-            body: None,
-            body_length: None,
-            paths: Paths::default(),
-            template: None,
-            descriptor: None,
-            account: Some(names),
-        };
+        let parts = Parts { account: Some(names), ..parts_of(&request) };
         let checks = plan.policies[0].checks(&plan.limiters, Priority::Normal, || parts)?;
         Ok::<_, String>(checks.map(|own| own.checks))
     });

@@ -56,13 +56,13 @@ pub fn ask(
 /// As [`Store::move_up`].
 pub(super) async fn ask_instead(
     store: &Arc<dyn Store>,
-    checks: &Checks,
+    checks: Checks,
     parts: &[Part],
     budget: Duration,
 ) -> Result<Admission, StoreError> {
     let known = store.pauses().version();
-    let decision = store.move_up(checks, parts, micros(budget)).get().await?;
-    Ok(admission(store, checks.clone(), budget, decision, known, None))
+    let decision = store.move_up(&checks, parts, micros(budget)).get().await?;
+    Ok(admission(store, checks, budget, decision, known, None))
 }
 
 async fn ask_as(

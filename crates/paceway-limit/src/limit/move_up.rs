@@ -109,7 +109,7 @@ impl Reservation {
             let turn = timeout_at(self.at - lead, store.pauses().turn()).await;
             let Ok(_turn) = turn else { return Moved::Stays(self) };
             let budget = (self.at - LEAST_GAIN).saturating_duration_since(Instant::now());
-            ask_instead(&store, &checks, &parts, budget).await
+            ask_instead(&store, checks, &parts, budget).await
         };
         match answer {
             Ok(Admission::Granted(earlier)) => {

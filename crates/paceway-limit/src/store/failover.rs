@@ -24,6 +24,7 @@ use super::{
 };
 use crate::algorithm::{Grant, Micros, concurrency::Ticket, reserve::Part};
 use local::IsBack;
+use smallvec::SmallVec;
 use std::{future::ready, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 
@@ -262,23 +263,33 @@ impl Process {
         ticket: Option<Ticket>,
         is_unasked: bool,
     ) -> Result<Option<Decision>, IsBack> {
-        let mut ways = question.ways();
-        ways.retain(|way| !way.checks.iter().any(rejects));
-        let paused = |way: &Way<'_>| self.held(way.checks).filter(|held| held.left > budget);
-        let first = ways.iter().filter_map(|way| Some((paused(way)?, way.id)));
-        let first = first.min_by_key(|(held, _)| held.left);
-        ways.retain(|way| paused(way).is_none());
+        let (mut ways, mut holds) = (SmallVec::<[Way<'_>; 1]>::new(), SmallVec::<[_; 1]>::new());
+        let mut first: Option<(HeldBy, Option<u8>)> = None;
+        for way in question.ways().into_iter().filter(|way| !way.checks.iter().any(rejects)) {
+            // Once for each way: a pause may begin or end meanwhile.
+            match self.held(way.checks) {
+                Some(held) if held.left > budget => {
+                    if first.is_none_or(|(first, _)| held.left < first.left) {
+                        first = Some((held, way.id));
+                    }
+                }
+                held => {
+                    ways.push(way);
+                    holds.push(held);
+                }
+            }
+        }
         if ways.is_empty() {
-            return Ok(first.map(|(held, chosen)| Decision {
+            return Ok(first.map(|(HeldBy { index, left }, chosen)| Decision {
                 chosen,
-                ..Decision::paused(held.index, held.left)
+                ..Decision::paused(index, left)
             }));
         }
         let decision = self.local.decide(&self.health, &ways, budget, ticket, is_unasked)?;
         let chosen = decision.as_ref().and_then(|decision| decision.chosen);
-        let way = ways.iter().find(|way| way.id == chosen).unwrap_or(&ways[0]);
-        let decision = passed(way.checks, decision, self.held(way.checks));
-        Ok(Some(Decision { chosen: way.id, ..decision }))
+        let taken = ways.iter().position(|way| way.id == chosen).unwrap_or(0);
+        let decision = passed(ways[taken].checks, decision, holds[taken]);
+        Ok(Some(Decision { chosen: ways[taken].id, ..decision }))
     }
 
     /// How long a pause still holds a request among those of its limiters that are not decided here. They let requests pass,

@@ -277,6 +277,9 @@ fn reserve_in(
 ) -> Option<Decision> {
     let now = state.now();
     let own: Vec<usize> = (0..checks.len()).filter(|i| is_own(&checks[*i])).collect();
+    if own.is_empty() {
+        return None;
+    }
     let shares: Checks = own.iter().map(|i| state.begin(health, &checks[*i], now)).collect();
     let ticket = ticket.map(calls::here);
     let entry = Entry::Reserve { checks: shares.clone(), budget, ticket };
